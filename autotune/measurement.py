@@ -1,0 +1,303 @@
+"""What is asked of a trial and what comes back: plain frozen data that crosses the process border as JSON.
+
+``Probe`` goes in; one ``Outcome`` comes out, an expected failure being a value like any other:
+``Measured | OutOfMemory | Rejected | Crashed | TimedOut``. Raw samples are kept; statistics are derived.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from autotune.settings import Settings
+
+__all__ = [
+    "Chunk",
+    "Crashed",
+    "Interval",
+    "Measured",
+    "OutOfMemory",
+    "Outcome",
+    "Probe",
+    "ProbeKind",
+    "Rejected",
+    "TimedOut",
+    "mean_interval",
+    "outcome_from_json",
+    "student_t_95",
+]
+
+ProbeKind = Literal["joint", "compute", "lap", "numerics"]
+"""joint: loader and step together; compute: the step alone on one cached real batch; lap: a joint window whose
+live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch and weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One question to a trial."""
+
+    kind: ProbeKind
+    settings: Settings
+    window_s: float = 2.0
+    """Measured time aimed at, warm-up excluded."""
+    deadline_s: float = 60.0
+    """Wall time after which the trial is killed, everything included."""
+    cut_below_samples_per_s: float | None = None
+    """Stop early once the rate is clearly below this."""
+    seed: int = 0
+    """Seeds the sampler, so that every trial reads other samples of the data."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars only."""
+        return {**_shallow(self), "settings": self.settings.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Probe:
+        """The probe ``to_json`` wrote."""
+        return cls(**{**data, "settings": Settings.from_json(data["settings"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A two-sided 95 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One raw sample: a whole worker round (or accumulation group) of training steps."""
+
+    rows: int
+    seconds: float
+    waited_s: float = 0.0
+    """Part of ``seconds`` in which the step waited for the loader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A trial that ran to its end."""
+
+    fate: ClassVar[str] = "measured"
+
+    kind: ProbeKind
+    settings: Settings
+    chunks: tuple[Chunk, ...]
+    epoch_rows: int | None = None
+    """Samples per epoch, None for streams of unknown length."""
+    epoch_turn_s: float = 0.0
+    """Extra seconds each new epoch costs (worker start or first batch latency) that the chunks do not hold."""
+    start_s: float = 0.0
+    """Building the objects and getting the first batch."""
+    warmup_s: float = 0.0
+    cost_s: float = 0.0
+    """Wall time of the whole trial, as the parent saw it."""
+    steps: int = 0
+    """Optimizer steps taken, warm-up included."""
+    largest_batch_rows: int = 0
+    """Rows of the largest micro-batch that a step was really taken on."""
+    others_cores: float | None = None
+    """CPU cores' worth of time used on our cores by other processes; None where it cannot be read."""
+    redone: int = 0
+    """Windows thrown away because other processes used the CPU."""
+    cut: bool = False
+    """Stopped early: clearly below ``Probe.cut_below_samples_per_s``."""
+    peak_ram_bytes: int | None = None
+    peak_accelerator_bytes: int | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    loss_error: float | None = None
+    """numerics only: |loss - fp32 loss| / |fp32 loss|."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def window_samples_per_s(self) -> float:
+        """Rows over seconds of the window, epoch ends not priced in."""
+        seconds = math.fsum(chunk.seconds for chunk in self.chunks)
+        return sum(chunk.rows for chunk in self.chunks) / seconds if seconds > 0 else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """The rate over whole epochs: the window's, plus what each epoch's turn costs."""
+        rate = self.window_samples_per_s
+        if not rate or not self.epoch_rows:
+            return rate
+        return self.epoch_rows / (self.epoch_rows / rate + self.epoch_turn_s)
+
+    @property
+    def median_samples_per_s(self) -> float:
+        """Median of the chunks' own rates."""
+        rates = [chunk.rows / chunk.seconds for chunk in self.chunks if chunk.seconds > 0]
+        return statistics.median(rates) if rates else 0.0
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of ``window_samples_per_s``; None with fewer than two chunks."""
+        spans = [chunk.seconds / chunk.rows for chunk in self.chunks if chunk.rows]
+        found = mean_interval(spans)
+        if found is None or found.high <= 0:
+            return None
+        return Interval(1 / found.high, 1 / found.low if found.low > 0 else math.inf)
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Share of the window in which the step waited for the loader; None for compute probes."""
+        if self.kind in ("compute", "numerics"):
+            return None
+        seconds = math.fsum(chunk.seconds for chunk in self.chunks)
+        return math.fsum(chunk.waited_s for chunk in self.chunks) / seconds if seconds > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars, lists and the fate."""
+        chunks = [[chunk.rows, chunk.seconds, chunk.waited_s] for chunk in self.chunks]
+        return {
+            "fate": self.fate,
+            **_shallow(self),
+            "settings": self.settings.to_json(),
+            "chunks": chunks,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The setting needs more memory than there is."""
+
+    fate: ClassVar[str] = "out of memory"
+
+    kind: ProbeKind
+    settings: Settings
+    where: Literal["allocator", "accelerator", "watchdog", "killed", "shared memory"]
+    """Who noticed: the CPU allocator, the device's, our watchdog, the kernel, or a full /dev/shm."""
+    message: str
+    cost_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars and the fate."""
+        return {"fate": self.fate, **_shallow(self), "settings": self.settings.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The setting cannot be used here: an exception that is not about memory, or numbers that went wrong."""
+
+    fate: ClassVar[str] = "rejected"
+
+    kind: ProbeKind
+    settings: Settings
+    phase: Literal["build", "loader", "step", "compile", "numerics"]
+    reason: str
+    """One sentence for people."""
+    error_type: str | None = None
+    """Qualified class name of the exception, if there was one."""
+    traceback: str | None = None
+    cost_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars and the fate."""
+        return {"fate": self.fate, **_shallow(self), "settings": self.settings.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The child process ended by itself: signal or exit."""
+
+    fate: ClassVar[str] = "crashed"
+
+    kind: ProbeKind
+    settings: Settings
+    exit_code: int | None
+    """As ``subprocess``: negative for a signal."""
+    output_tail: str = ""
+    """Last lines of what the child printed."""
+    cost_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars and the fate."""
+        return {"fate": self.fate, **_shallow(self), "settings": self.settings.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """The trial did not answer within its deadline and was killed."""
+
+    fate: ClassVar[str] = "timed out"
+
+    kind: ProbeKind
+    settings: Settings
+    deadline_s: float
+    output_tail: str = ""
+    cost_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars and the fate."""
+        return {"fate": self.fate, **_shallow(self), "settings": self.settings.to_json()}
+
+
+Outcome = Measured | OutOfMemory | Rejected | Crashed | TimedOut
+
+_FATES: Mapping[str, type[Outcome]] = {
+    cls.fate: cls for cls in (Measured, OutOfMemory, Rejected, Crashed, TimedOut)
+}
+
+
+def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
+    """The outcome whose ``to_json`` gave ``data``."""
+    fields = {key: value for key, value in data.items() if key != "fate"}
+    fields["settings"] = Settings.from_json(fields["settings"])
+    if data["fate"] == Measured.fate:
+        fields["chunks"] = tuple(Chunk(*chunk) for chunk in fields["chunks"])
+        fields["warnings"] = tuple(fields["warnings"])
+    return _FATES[data["fate"]](**fields)
+
+
+# 95th percentile of Student's t for 1..30 degrees of freedom; beyond, the normal quantile with its first correction.
+# Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, column 0.95.
+_T_95 = (
+    6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
+    1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697,
+)  # fmt: skip
+# The same for 0.975.
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+def student_t_95(degrees_of_freedom: int) -> float:
+    """One-sided 95 % quantile of Student's t.
+
+    Args:
+        degrees_of_freedom: At least 1.
+
+    Source: NIST/SEMATECH e-Handbook 1.3.6.7.2; beyond 30 the first Cornish-Fisher term, error below 0.001.
+    """
+    return _quantile(degrees_of_freedom, _T_95, 0.95)
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Two-sided 95 % t-interval of the mean; None for fewer than two values.
+
+    Source: NIST/SEMATECH e-Handbook 1.3.5.2.
+    """
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = _quantile(len(values) - 1, _T_975, 0.975) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean - half, mean + half)
+
+
+def _quantile(degrees_of_freedom: int, table: tuple[float, ...], level: float) -> float:
+    if degrees_of_freedom <= len(table):
+        return table[degrees_of_freedom - 1]
+    z = statistics.NormalDist().inv_cdf(level)
+    return z + (z**3 + z) / (4 * degrees_of_freedom)
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
