@@ -113,6 +113,10 @@ class Measured:
     last_loss: float | None = None
     loss_error: float | None = None
     """numerics only: |loss - fp32 loss| / |fp32 loss|."""
+    loss_drift: float | None = None
+    """numerics only: how much higher the mean loss after some real steps is than fp32's, relative to it."""
+    drift_steps: int = 0
+    """Steps that ``loss_drift`` rests on."""
     warnings: tuple[str, ...] = ()
 
     @property

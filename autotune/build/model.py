@@ -1,0 +1,116 @@
+"""A model made ready for training: device, memory format and compilation, all of it in place."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from autotune.errors import SettingsError
+from autotune.settings import Settings
+
+__all__ = ["has_channels_last_weights", "prepare_model", "repeated_blocks"]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+# Modules compiled here, so that preparing a model again can make exactly these eager, and none of the user's own.
+_compiled_here: WeakSet[nn.Module] = WeakSet()
+
+
+def prepare_model(model: nn.Module, settings: Settings, device: torch.device | str) -> nn.Module:
+    """Move, lay out and compile ``model`` in place; names in its ``state_dict`` stay as they are.
+
+    Preparing again with other settings takes back a compilation done here (never the user's own); the memory
+    format is only ever set, since setting it back would overwrite a choice of the user's.
+
+    Args:
+        model: The model; parameters keep their identity.
+        settings: channels_last, compile_mode and compile_scope are used.
+        device: Where to train.
+
+    Returns:
+        The same object. Compilation itself happens at the first forward pass.
+
+    Raises:
+        SettingsError: compile_scope="blocks" for a model without repeated blocks, or a model that already is the
+            result of ``torch.compile``.
+
+    Warns:
+        UserWarning: channels_last has no use here (no 4-D convolution weights, or 5-D ones) and is left off.
+    """
+    model.to(device)
+    if settings.channels_last:
+        _lay_out(model)
+    _make_eager(model)
+    if settings.compile_mode is not None:
+        for module in _compile_targets(model, settings):
+            module.compile(mode=settings.compile_mode)
+            _compiled_here.add(module)
+    return model
+
+
+def has_channels_last_weights(model: nn.Module) -> bool:
+    """Whether channels_last applies: convolutions over images (4-D weights), and none over volumes (5-D).
+
+    ``Module.to(memory_format=torch.channels_last)`` raises on 5-D weights.
+    """
+    convolutions = (nn.Conv2d, nn.ConvTranspose2d)
+    if any(parameter.dim() == 5 for parameter in model.parameters()):
+        return False
+    return any(isinstance(module, convolutions) for module in model.modules())
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """The outermost submodules whose class occurs at least twice and that hold submodules themselves.
+
+    These are the layers of a transformer or the blocks of a residual network: compiled one by one, they share one
+    compiled code. Plain containers and single layers do not count.
+    """
+    counts = Counter(type(module) for module in model.modules() if module is not model and _is_block(module))
+    found: list[nn.Module] = []
+    pending = list(model.children())
+    while pending:
+        module = pending.pop(0)
+        if counts[type(module)] >= 2 and _is_block(module):
+            found.append(module)
+        else:
+            pending.extend(module.children())
+    return list(dict.fromkeys(found))
+
+
+def _is_block(module: nn.Module) -> bool:
+    return type(module) not in _CONTAINERS and next(module.children(), None) is not None
+
+
+def _lay_out(model: nn.Module) -> None:
+    if has_channels_last_weights(model):
+        model.to(memory_format=torch.channels_last)
+    else:
+        warnings.warn(
+            "channels_last is left off: the model has no convolutions over images, or has some over volumes.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _make_eager(model: nn.Module) -> None:
+    for module in model.modules():
+        if module in _compiled_here:
+            module._compiled_call_impl = None
+            _compiled_here.discard(module)
+
+
+def _compile_targets(model: nn.Module, settings: Settings) -> list[nn.Module]:
+    if hasattr(model, "_orig_mod"):
+        raise SettingsError(
+            "The model already is the result of torch.compile.", "Hand over the plain model, or leave compile off."
+        )
+    if settings.compile_scope == "model":
+        return [model]
+    blocks = repeated_blocks(model)
+    if not blocks:
+        raise SettingsError("compile_scope='blocks': the model has no repeated blocks.", "Use compile_scope='model'.")
+    return blocks

@@ -1,0 +1,174 @@
+"""What changes in the user's training: each consequence of the chosen settings, in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.settings import Settings
+
+if TYPE_CHECKING:
+    from autotune.config.tuned_config import TunedConfig
+
+__all__ = ["changes", "updates_per_epoch"]
+
+_RULE_SOURCES = {"linear": "linear rule, Goyal et al. 2017", "sqrt": "square-root rule, Malladi et al. 2022"}
+
+_PRECISIONS = {
+    "fp32": "float32 throughout, torch's own switches left as they are",
+    "tf32": "float32 with TF32 matrix products (10-bit mantissa inside them)",
+    "bf16-mixed": "bfloat16 autocast: losses agree with float32 to about two digits",
+    "fp16-mixed": "float16 autocast with a GradScaler, which skips the step after an overflow",
+}
+
+
+def changes(config: TunedConfig) -> list[str]:
+    """What is different from the baseline when training with a config.
+
+    Args:
+        config: Its settings against its baseline.
+
+    Returns:
+        One sentence or two per consequence, the weightiest first; a single one where nothing changes.
+    """
+    lines = [
+        *_batch(config),
+        *_updates(config),
+        *_learning_rate(config),
+        *_numerics(config),
+        *_batch_norm(config),
+        *_data_order(config),
+        *_process_wide(config),
+    ]
+    return lines or ["Nothing: these are the settings of your baseline."]
+
+
+def updates_per_epoch(samples: int | None, settings: Settings, *, drop_last: bool) -> int | None:
+    """Optimizer steps per epoch; None for streams of unknown length and for batches of the user's own.
+
+    Args:
+        samples: Samples per epoch.
+        settings: Batch and accumulation.
+        drop_last: Whether the last, unfull batch is left out.
+    """
+    if not samples or settings.batch_size is None:
+        return None
+    batches = samples // settings.batch_size if drop_last else math.ceil(samples / settings.batch_size)
+    return math.ceil(batches / settings.gradient_accumulation_steps)
+
+
+def _batch(config: TunedConfig) -> list[str]:
+    old, new = config.baseline, config.settings
+    before, after = old.effective_batch_size, new.effective_batch_size
+    parts = _as_parts(new)
+    if before is None or after is None or before == after:
+        same_parts = (old.batch_size, old.gradient_accumulation_steps) == (
+            new.batch_size,
+            new.gradient_accumulation_steps,
+        )
+        return [] if same_parts else [f"Batch: {after} samples per optimizer step as before, now {parts}."]
+    return [f"Batch: {before} -> {after} samples per optimizer step ({after / before:.3g}x), {parts}."]
+
+
+def _as_parts(settings: Settings) -> str:
+    steps = settings.gradient_accumulation_steps
+    if steps == 1:
+        return f"loaded as one batch of {settings.batch_size}"
+    return f"accumulated from {steps} batches of {settings.batch_size}"
+
+
+def _updates(config: TunedConfig) -> list[str]:
+    samples = config.facts.samples
+    before = updates_per_epoch(samples, config.baseline, drop_last=False)
+    after = updates_per_epoch(samples, config.settings, drop_last=_drops_last(config))
+    if before is None or after is None or before == after:
+        return []
+    if after > before:
+        return [f"Optimizer steps per epoch: {before} -> {after}."]
+    return [
+        f"Optimizer steps per epoch: {before} -> {after}. Fewer updates for the same data: the same number of epochs "
+        "may end at another loss, so compare at the end; tuned.keep_batch() keeps the old batch. Schedules counted in "
+        "steps need the new count."
+    ]
+
+
+def _learning_rate(config: TunedConfig) -> list[str]:
+    plan = config.learning_rate
+    lines = []
+    if plan.factor != 1:
+        base = config.facts.optimizer_kwargs.get("lr")
+        values = f": {base:g} -> {base * plan.factor:g}" if isinstance(base, (int, float)) else ""
+        source = _RULE_SOURCES.get(plan.rule, plan.rule)
+        lines.append(f"Learning rate: x{plan.factor:.3g} ({source}){values}, every parameter group.")
+    if plan.warmup_steps:
+        lines.append(
+            f"Warm-up: the learning rate rises from the old value to the new one over the first {plan.warmup_steps} "
+            "optimizer steps; TrainStep does it, under any scheduler."
+        )
+    return lines + list(plan.notes)
+
+
+def _numerics(config: TunedConfig) -> list[str]:
+    different = config.baseline.differences(config.settings)
+    new = config.settings
+    lines = []
+    if "precision" in different:
+        lines.append(f"Precision: {_PRECISIONS[new.precision]}.")
+    last_digits = {
+        "channels_last": "the memory format",
+        "compile_mode": "torch.compile (with other random numbers in dropout)",
+        "optimizer_implementation": f"the {new.optimizer_implementation} optimizer step",
+        "cudnn_benchmark": "cudnn.benchmark",
+        "num_threads": "the number of threads",
+    }
+    causes = [text for knob, text in last_digits.items() if knob in different]
+    if causes:
+        lines.append(f"Numbers may differ in their last digits through {', '.join(causes)}.")
+    return lines
+
+
+def _batch_norm(config: TunedConfig) -> list[str]:
+    old, new = config.baseline, config.settings
+    if not config.facts.has_batch_norm or new.batch_size is None:
+        return []
+    if new.gradient_accumulation_steps > 1:
+        return [
+            f"BatchNorm: its statistics come from each batch of {new.batch_size}, not from the "
+            f"{new.effective_batch_size} samples of an optimizer step; accumulation is not one large batch for it."
+        ]
+    if old.batch_size != new.batch_size:
+        return [f"BatchNorm: its statistics come from {new.batch_size} samples, no longer from {old.batch_size}."]
+    return []
+
+
+def _data_order(config: TunedConfig) -> list[str]:
+    lines = []
+    samples, batch = config.facts.samples, config.settings.batch_size
+    left_out = samples % batch if samples and batch else 0
+    if _drops_last(config) and left_out:
+        others = ", others each time as the order is shuffled" if config.saved.dataloader.get("shuffle") else ""
+        lines.append(f"drop_last: {left_out} of {samples} samples are left out of each epoch{others}.")
+    if config.settings.num_workers and not config.baseline.num_workers:
+        lines.append(
+            f"Loading: samples are made in {config.settings.num_workers} worker processes, each with its own random "
+            "seed: random augmentation draws other numbers than before."
+        )
+    return lines
+
+
+def _process_wide(config: TunedConfig) -> list[str]:
+    new = config.settings
+    calls = []
+    if new.num_threads is not None:
+        calls.append(f"torch.set_num_threads({new.num_threads})")
+    if new.cudnn_benchmark:
+        calls.append("torch.backends.cudnn.benchmark = True")
+    if new.precision == "tf32":
+        calls.append('torch.set_float32_matmul_precision("high")')
+    if not calls:
+        return []
+    return [f"Process-wide: tuned.prepare() calls {', '.join(calls)}; tuned.switches() puts them back afterwards."]
+
+
+def _drops_last(config: TunedConfig) -> bool:
+    return bool(config.saved.dataloader.get("drop_last"))

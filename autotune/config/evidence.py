@@ -1,0 +1,114 @@
+"""What was measured, and how sure it is: the part of a tuned config that says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Evidence", "Speedup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup:
+    """Ratio of samples/s to the baseline's, from an interleaved race."""
+
+    median: float
+    """Median over the rounds."""
+    low: float
+    """One-sided 95 % lower bound."""
+    high: float
+    """One-sided 95 % upper bound."""
+    rounds: int
+    """Rounds in which both were measured."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars; a bound that is not finite becomes null."""
+        return {"median": _finite(self.median), "low": _finite(self.low), "high": _finite(self.high)} | {
+            "rounds": int(self.rounds)
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Speedup | None:
+        """The speedup ``to_json`` wrote; None for an empty mapping, or where the median is null."""
+        if data.get("median") is None:
+            return None
+        low, high = data["low"], data["high"]
+        return cls(
+            median=data["median"],
+            low=0.0 if low is None else low,
+            high=math.inf if high is None else high,
+            rounds=data["rounds"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Why these settings: what was measured, what limits the speed, and where the time budget went."""
+
+    kept_baseline: bool
+    """Nothing was proven faster by the margin, so the settings are the baseline's."""
+    reason: str
+    """Why this answer, and what bounds the speed."""
+    speedup: Speedup | None = None
+    """Against the baseline; None where nothing was raced."""
+    speedup_same_batch: Speedup | None = None
+    """Of the fastest settings with the baseline's effective batch."""
+    samples_per_s: float | None = None
+    """Measured rate of the settings, over whole epochs."""
+    baseline_samples_per_s: float | None = None
+    """The same of the baseline."""
+    upper_bound_samples_per_s: float | None = None
+    """Rate of the training step alone on a batch in memory: no loader can make training faster."""
+    largest_batch: int | None = None
+    """Largest micro-batch that ran."""
+    data_wait_share: float | None = None
+    """Share of the time, 0 to 1, in which the training step waited for the loader."""
+    dropped_knobs: Mapping[str, str] = field(default_factory=dict)
+    """Knobs that were not varied here, each with its reason."""
+    warnings: tuple[str, ...] = ()
+    """What casts doubt on the numbers or needs attention."""
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the time budget by what they went into."""
+    trials: int = 0
+    """Trials run."""
+    created: str = ""
+    """ISO 8601 date and time of the tuning."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; numbers that are not finite become null, a missing speedup an empty object."""
+        return {
+            "speedup": self.speedup.to_json() if self.speedup else {},
+            "speedup_same_batch": self.speedup_same_batch.to_json() if self.speedup_same_batch else {},
+            "samples_per_s": _finite(self.samples_per_s),
+            "baseline_samples_per_s": _finite(self.baseline_samples_per_s),
+            "upper_bound_samples_per_s": _finite(self.upper_bound_samples_per_s),
+            "largest_batch": None if self.largest_batch is None else int(self.largest_batch),
+            "data_wait_share": _finite(self.data_wait_share),
+            "kept_baseline": bool(self.kept_baseline),
+            "reason": self.reason,
+            "dropped_knobs": dict(self.dropped_knobs),
+            "warnings": list(self.warnings),
+            "spent_s": {name: _finite(seconds) for name, seconds in self.spent_s.items()},
+            "trials": int(self.trials),
+            "created": self.created,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evidence:
+        """The evidence ``to_json`` wrote."""
+        spent = {name: seconds for name, seconds in data["spent_s"].items() if seconds is not None}
+        return cls(
+            **{
+                **data,
+                "speedup": Speedup.from_json(data["speedup"]),
+                "speedup_same_batch": Speedup.from_json(data["speedup_same_batch"]),
+                "warnings": tuple(data["warnings"]),
+                "spent_s": spent,
+            }
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None

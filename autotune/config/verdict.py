@@ -1,0 +1,169 @@
+"""From what was found to what is returned: the settings that won their race, or the baseline, and why."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from autotune.config.evidence import Evidence, Speedup
+from autotune.measurement import Measured, Outcome
+from autotune.planner import Found
+from autotune.race import RaceResult
+from autotune.settings import Settings
+
+__all__ = ["Verdict", "judge"]
+
+_LOADING_BOUND = 0.4  # of the time spent waiting for data: the loader is what limits
+_COMPUTE_BOUND = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is returned, with and without a changed batch."""
+
+    settings: Settings
+    evidence: Evidence
+    same_batch_settings: Settings
+    same_batch_evidence: Evidence
+
+
+def judge(
+    baseline: Settings,
+    found: Found,
+    races: Sequence[RaceResult],
+    *,
+    outcomes: Sequence[Outcome],
+    dropped: Mapping[str, str],
+    warnings: Sequence[str],
+    spent_s: Mapping[str, float],
+    interrupted: bool = False,
+) -> Verdict:
+    """Applies the one rule: nothing ships that did not win its race against the baseline.
+
+    Args:
+        baseline: Settings of the baseline.
+        found: What the search left.
+        races: One result per finalist that raced.
+        outcomes: All outcomes, for the largest batch that ran.
+        dropped: Knobs not varied, with reasons.
+        warnings: What the user should know.
+        spent_s: Where the budget went.
+        interrupted: Ctrl-C ended the run early.
+    """
+    shared = _Shared(
+        found=found,
+        dropped=dropped,
+        warnings=tuple(dict.fromkeys((*found.warnings, *warnings))),
+        spent_s=spent_s,
+        trials=len(outcomes),
+        largest_batch=_largest(outcomes),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        outcomes=outcomes,
+    )
+    same_races = [race for race in races if race.candidate.effective_batch_size == baseline.effective_batch_size]
+    same_won = _winner(same_races)
+    won = _winner(races)
+    reason = _why_kept(found, races, interrupted)
+    return Verdict(
+        settings=won.candidate if won else baseline,
+        evidence=shared.evidence(baseline, won, same_won, reason),
+        same_batch_settings=same_won.candidate if same_won else baseline,
+        same_batch_evidence=shared.evidence(baseline, same_won, same_won, reason),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    found: Found
+    dropped: Mapping[str, str]
+    warnings: tuple[str, ...]
+    spent_s: Mapping[str, float]
+    trials: int
+    largest_batch: int | None
+    created: str
+    outcomes: Sequence[Outcome]
+
+    def evidence(
+        self, baseline: Settings, won: RaceResult | None, same_won: RaceResult | None, why_kept: str
+    ) -> Evidence:
+        settings = won.candidate if won else baseline
+        measured = _measured(self.outcomes, settings)
+        reason = f"won the race over {won.rounds} rounds" if won else why_kept
+        return Evidence(
+            kept_baseline=won is None,
+            reason=f"{reason}; {_bound(measured)}" if measured else reason,
+            speedup=_speedup(won),
+            speedup_same_batch=_speedup(same_won),
+            samples_per_s=statistics.median(won.candidate_samples_per_s) if won else _rate(self.found.baseline),
+            baseline_samples_per_s=(
+                statistics.median(won.baseline_samples_per_s) if won else _rate(self.found.baseline)
+            ),
+            upper_bound_samples_per_s=_rate(self.found.compute),
+            largest_batch=self.largest_batch,
+            data_wait_share=measured.data_wait_share if measured else None,
+            dropped_knobs=self.dropped,
+            warnings=self.warnings,
+            spent_s=self.spent_s,
+            trials=self.trials,
+            created=self.created,
+        )
+
+
+def _winner(races: Sequence[RaceResult]) -> RaceResult | None:
+    won = [race for race in races if race.wins]
+    return max(won, key=lambda race: race.median or 0.0, default=None)
+
+
+def _why_kept(found: Found, races: Sequence[RaceResult], interrupted: bool) -> str:
+    if interrupted:
+        return "baseline kept: interrupted before anything was proven faster"
+    if found.baseline is None:
+        return f"not tuned: {found.stopped}; give a larger time_budget_s"
+    if not found.finalists:
+        return "baseline kept: nothing tried was faster"
+    if not races:
+        return f"baseline kept: not raced, {found.stopped}"
+    return f"baseline kept: {_lost(races[0])}"
+
+
+def _lost(race: RaceResult) -> str:
+    if race.undecided is not None or race.median is None or race.low is None:
+        return race.undecided or "too few rounds to decide"
+    noise = "; the machine was too noisy to tell" if race.noisy else ""
+    return (
+        f"the fastest other setting raced at {race.median:.2f}x, of which only {race.low:.2f}x is certain "
+        f"(needed: above {1 + race.margin:.2f}x){noise}"
+    )
+
+
+def _bound(measured: Measured) -> str:
+    wait = measured.data_wait_share or 0.0
+    if wait >= _LOADING_BOUND:
+        return (
+            f"bound by loading (the step waits for data {wait:.0%} of the time): cache or shrink what "
+            "__getitem__ decodes, or give more cores"
+        )
+    if wait <= _COMPUTE_BOUND:
+        return f"bound by the training step (data wait {wait:.0%}): a faster device or model is what would help"
+    return f"loading and training step take turns as the limit (data wait {wait:.0%})"
+
+
+def _speedup(race: RaceResult | None) -> Speedup | None:
+    if race is None or race.median is None or race.low is None or race.high is None:
+        return None
+    return Speedup(median=race.median, low=race.low, high=race.high, rounds=race.rounds)
+
+
+def _rate(measured: Measured | None) -> float | None:
+    return measured.samples_per_s if measured else None
+
+
+def _measured(outcomes: Sequence[Outcome], settings: Settings) -> Measured | None:
+    found = [one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind != "numerics"]
+    return found[-1] if found else None
+
+
+def _largest(outcomes: Sequence[Outcome]) -> int | None:
+    return max((one.largest_batch_rows for one in outcomes if isinstance(one, Measured)), default=0) or None

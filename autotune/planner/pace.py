@@ -1,0 +1,54 @@
+"""Every constant of the search on one screen, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CPU", "GPU", "Pace", "race_reserve_s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How the budget is spent on one kind of machine."""
+
+    baseline_window_s: float = 2.5
+    """All else is judged against the baseline: a longer look than at the others."""
+    window_s: float
+    """Many short looks and a race beat few long ones."""
+    trial_cap_s: float = 20.0
+    """No single trial may eat the budget."""
+    cut_share: float
+    """A trial clearly below this share of the best rate is cut after half a second."""
+    accept_gain: float = 0.01
+    """The smallest gain for which the plan moves on to the new setting."""
+    batch_gain: float = 0.04
+    """A doubled batch that gains less than this is not worth the change in training."""
+    batch_step: int = 4
+    """First growth of the batch: large enough to show whether the batch matters at all."""
+    race_lap_s: float
+    """Length of a race lap when there is time."""
+    race_rounds: int = 5
+    """Fewest rounds that the one-sided 95 % paired bound is taken over."""
+    margin: float
+    """A setting ships only if the bound on its gain is above this."""
+
+
+CPU = Pace(window_s=1.5, cut_share=0.75, race_lap_s=1.5, margin=0.05)
+"""Rankings on a shared CPU are noisy: longer windows, a weaker cut, a larger margin."""
+
+GPU = Pace(window_s=1.0, cut_share=0.85, race_lap_s=1.0, margin=0.02)
+
+
+def race_reserve_s(budget_s: float, pace: Pace, *, set_up_s: float | None, entries: int) -> float:
+    """Seconds to keep back for the race.
+
+    Args:
+        budget_s: The whole budget.
+        pace: Constants of this machine.
+        set_up_s: Start and warm-up of one entry as seen so far; None: nothing was seen yet.
+        entries: Settings that will race, the baseline included.
+    """
+    if set_up_s is None:
+        return 0.3 * budget_s
+    wanted = entries * (1.3 * set_up_s + pace.race_rounds * pace.race_lap_s)
+    return min(wanted, 0.45 * budget_s)

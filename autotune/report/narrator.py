@@ -1,0 +1,92 @@
+"""Turns what a run does into progress events, for whoever the caller named."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from autotune.measurement import Measured, Outcome
+from autotune.report.progress import LiveProgress, Progress
+
+__all__ = ["Narrator", "ProgressOption"]
+
+ProgressOption = Callable[[Progress], object] | Literal[False] | None
+"""None: a live line if stderr is a terminal; False: silent; a callable gets each event."""
+
+
+class Narrator:
+    """Sends progress events while entered.
+
+    Args:
+        progress: Who is told.
+        budget_s: The whole budget.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, progress: ProgressOption, budget_s: float, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._progress, self._budget_s, self._clock = progress, budget_s, clock
+        self._began_s = clock()
+        self._best: float | None = None
+        self._stack = contextlib.ExitStack()
+        self._tell: Callable[[Progress], object] | None = None
+
+    def __enter__(self) -> Narrator:
+        if self._progress is None and sys.stderr is not None and sys.stderr.isatty():
+            self._tell = self._stack.enter_context(LiveProgress())
+        elif callable(self._progress):
+            self._tell = self._progress
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def say(self, phase: str, message: str) -> None:
+        """Sends one event."""
+        if self._tell is None:
+            return
+        elapsed_s = self._clock() - self._began_s
+        self._tell(
+            Progress(
+                elapsed_s=elapsed_s,
+                budget_s=self._budget_s,
+                phase=phase,
+                message=message,
+                best_samples_per_s=self._best,
+            )
+        )
+
+    def trial(self, outcome: Outcome) -> None:
+        """Tells of a finished trial."""
+        if isinstance(outcome, Measured) and outcome.kind == "joint" and not outcome.cut:
+            self._best = max(self._best or 0.0, outcome.samples_per_s)
+        self.say("search", sentence(outcome))
+
+    def lap(self, outcome: Outcome) -> None:
+        """Tells of a finished race lap."""
+        self.say("race", sentence(outcome))
+
+
+def sentence(outcome: Outcome) -> str:
+    """One line on an outcome, for people."""
+    settings = outcome.settings
+    flags = [name for name, on in (("channels_last", settings.channels_last), ("pinned", settings.pin_memory)) if on]
+    parts = [
+        f"batch {settings.batch_size or 'own'}",
+        f"{settings.num_workers} workers",
+        f"{settings.num_threads or 'default'} threads",
+        settings.precision,
+        *flags,
+        *([settings.optimizer_implementation] if settings.optimizer_implementation else []),
+    ]
+    return f"{', '.join(parts)}: {_result(outcome)}"
+
+
+def _result(outcome: Outcome) -> str:
+    if not isinstance(outcome, Measured):
+        return outcome.fate
+    return f"{outcome.samples_per_s:,.0f} samples/s{' (cut short)' if outcome.cut else ''}"

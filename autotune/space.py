@@ -1,0 +1,298 @@
+"""What is worth trying here: allowed values, knobs that cannot matter (each with its reason), the baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autotune.errors import SettingsError
+from autotune.hardware import Hardware, Limits
+from autotune.settings import DOMAINS, Settings
+from autotune.task import Facts
+
+__all__ = ["BatchRules", "Candidates", "Space", "largest_divisor"]
+
+_ASSUMED_BATCH = 32
+_MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about training (DESIGN: effective batch)
+_FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
+_SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
+_RAM_SHARE = 0.5  # the same for RAM
+
+
+class Space:
+    """The caller's own limits on what may be tried: knob name -> allowed values.
+
+    Example: ``Space(num_workers=[0, 2, 4], precision=["fp32"])``. Knobs left out are free. The baseline is always
+    allowed: it is what the caller has.
+
+    Args:
+        **knobs: Any knob of ``Settings`` with a non-empty sequence of values from its domain.
+
+    Raises:
+        SettingsError: Unknown knob, or a value outside the knob's domain.
+    """
+
+    def __init__(self, **knobs: Sequence[Any]) -> None:
+        for name, values in knobs.items():
+            _check_knob(name, values)
+        self._allowed: dict[str, tuple[Any, ...]] = {name: tuple(values) for name, values in knobs.items()}
+
+    def __repr__(self) -> str:
+        return f"Space({', '.join(f'{name}={list(values)!r}' for name, values in self._allowed.items())})"
+
+    def allows(self, name: str, value: object) -> bool:
+        """Whether ``value`` may be tried for knob ``name``."""
+        allowed = self._allowed.get(name)
+        return allowed is None or any(type(value) is type(one) and value == one for one in allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRules:
+    """How the caller bounds batch sizes; validated against each other by ``Candidates.of``.
+
+    Attributes mirror the arguments of ``autotune()``.
+    """
+
+    base_batch_size: int | None = None
+    effective_batch_size: int | Literal["keep"] | None = None
+    max_batch_size: int | None = None
+    max_effective_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("base_batch_size", "max_batch_size", "max_effective_batch_size"):
+            _check_positive(name, getattr(self, name))
+        if self.effective_batch_size != "keep":
+            _check_positive("effective_batch_size", self.effective_batch_size, ' or "keep"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The settings that may be tried for one task on one machine.
+
+    Attributes:
+        baseline: What the caller has, or the assumed defaults.
+        baseline_given: The baseline comes from the caller's own DataLoader.
+        base_batch_size: Batch the learning rate was chosen for.
+        max_batch_size: Largest micro-batch.
+        max_effective_batch_size: Largest effective batch; equal to the baseline's where it is locked.
+        locked: Every candidate has the baseline's effective batch.
+        dropped: Knobs that stay as in the baseline: name -> reason.
+        values: Values worth trying for the remaining knobs, best guess first, where they are few and fixed.
+    """
+
+    baseline: Settings
+    baseline_given: bool
+    base_batch_size: int
+    max_batch_size: int
+    max_effective_batch_size: int
+    locked: bool
+    dropped: Mapping[str, str]
+    values: Mapping[str, tuple[Any, ...]]
+    space: Space
+    facts: Facts
+    limits: Limits
+
+    @classmethod
+    def of(cls, facts: Facts, hardware: Hardware, limits: Limits, rules: BatchRules, space: Space) -> Candidates:
+        """Derives everything from the facts.
+
+        Raises:
+            SettingsError: The rules contradict each other.
+        """
+        base = rules.base_batch_size or facts.loader["batch_size"] or _ASSUMED_BATCH
+        if facts.samples:
+            base = min(base, facts.samples) if not facts.loader["given"] else base
+        baseline = _baseline(facts, rules, base)
+        effective = baseline.effective_batch_size or base
+        dropped = {**_dropped(facts, hardware), **_dropped_by_caller(space, baseline)}
+        return cls(
+            baseline=baseline,
+            baseline_given=facts.loader["given"],
+            base_batch_size=base,
+            max_batch_size=min(rules.max_batch_size or 2**24, facts.samples or 2**24),
+            max_effective_batch_size=_largest_effective(facts, rules, effective),
+            locked=rules.effective_batch_size is not None,
+            dropped=dropped,
+            values={name: found for name, found in _values(facts, hardware).items() if name not in dropped},
+            space=space,
+            facts=facts,
+            limits=limits,
+        )
+
+    def refusal(self, settings: Settings) -> str | None:
+        """Why ``settings`` may not be tried; None: they may."""
+        if settings == self.baseline:
+            return None
+        for name, (_, value) in self.baseline.differences(settings).items():
+            if name in self.dropped:
+                return f"{name}: {self.dropped[name]}"
+            if not self.space.allows(name, value):
+                return f"{name}={value!r} is outside the space you allowed"
+        return self._batch_refusal(settings) or self._memory_refusal(settings)
+
+    def with_baseline(self, baseline: Settings) -> Candidates:
+        """The same rules around another baseline (the given one did not fit)."""
+        return dataclasses.replace(self, baseline=baseline)
+
+    def loading_bytes(self, settings: Settings) -> int:
+        """Bytes of the batches that workers hold ready or under way."""
+        ahead = settings.num_workers * ((settings.prefetch_factor or 0) + 1)
+        return ahead * (settings.batch_size or 1) * self.facts.sample_bytes
+
+    def _batch_refusal(self, settings: Settings) -> str | None:
+        effective = settings.effective_batch_size
+        if settings.batch_size is None or effective is None:
+            return None
+        if settings.batch_size > self.max_batch_size:
+            return f"batch_size above {self.max_batch_size}"
+        if self.locked and effective != self.baseline.effective_batch_size:
+            return f"the effective batch is locked at {self.baseline.effective_batch_size}"
+        if effective > self.max_effective_batch_size:
+            return f"the effective batch would exceed {self.max_effective_batch_size}"
+        return None
+
+    def _memory_refusal(self, settings: Settings) -> str | None:
+        needed = self.loading_bytes(settings)
+        if settings.num_workers and self.limits.shm_bytes is not None and needed > _SHM_SHARE * self.limits.shm_bytes:
+            return f"batches under way ({needed:,} bytes) would fill /dev/shm ({self.limits.shm_bytes:,} bytes free)"
+        if needed > _RAM_SHARE * self.limits.ram_bytes:
+            return f"batches under way ({needed:,} bytes) would fill the memory ({self.limits.ram_bytes:,} bytes free)"
+        return None
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of ``number`` that is at most ``most`` (1 at least)."""
+    return next(size for size in range(min(number, max(1, most)), 0, -1) if number % size == 0)
+
+
+def _baseline(facts: Facts, rules: BatchRules, base: int) -> Settings:
+    given = facts.loader
+    workers = given["num_workers"]
+    batch_size = None if facts.batches_kept else given["batch_size"] or base
+    settings = Settings(
+        batch_size=batch_size,
+        num_workers=workers,
+        prefetch_factor=(given["prefetch_factor"] or 2) if workers else None,
+        persistent_workers=bool(given["persistent_workers"]),
+        pin_memory=bool(given["pin_memory"]),
+        multiprocessing_context=given["multiprocessing_context"] if workers else None,
+        cudnn_benchmark=bool(facts.caller.get("cudnn_benchmark", False)),
+        num_threads=facts.caller.get("num_threads"),
+    )
+    if batch_size is None:
+        return settings
+    wanted = rules.effective_batch_size
+    effective = batch_size if wanted in (None, "keep") else int(wanted)
+    micro = largest_divisor(effective, min(batch_size, rules.max_batch_size or batch_size))
+    return settings.replace(batch_size=micro, gradient_accumulation_steps=effective // micro)
+
+
+def _largest_effective(facts: Facts, rules: BatchRules, effective: int) -> int:
+    if rules.effective_batch_size is not None:
+        return effective
+    if rules.max_effective_batch_size is not None:
+        if rules.max_effective_batch_size < effective:
+            raise SettingsError(
+                f"max_effective_batch_size={rules.max_effective_batch_size} is below the baseline's {effective}.",
+                "Raise it, or lower base_batch_size or the DataLoader's batch_size.",
+            )
+        return rules.max_effective_batch_size
+    most = _MOST_GROWTH * effective
+    return max(effective, min(most, facts.samples // _FEWEST_UPDATES)) if facts.samples else most
+
+
+def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
+    accelerator = hardware.accelerator
+    cuda = accelerator is not None and accelerator.type == "cuda"
+    reasons = {
+        "batch_size": facts.batches_kept,
+        "gradient_accumulation_steps": None,
+        "num_workers": facts.workers_refused or _stream_reason(facts),
+        "pin_memory": None if accelerator else "no accelerator to copy to",
+        "multiprocessing_context": "kept as it is",
+        "channels_last": None if facts.has_conv_4d else "no 4-D convolution weights",
+        "compile_mode": "not searched by this release",
+        "compile_scope": "not searched by this release",
+        "cudnn_benchmark": _cudnn_reason(cuda, facts),
+        "optimizer_implementation": _optimizer_reason(facts),
+        "num_threads": "one usable core" if hardware.cores == 1 else None,
+        "precision": None if _precisions(facts, hardware) else _precision_reason(facts),
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _dropped_by_caller(space: Space, baseline: Settings) -> dict[str, str]:
+    pinned = {}
+    for name in DOMAINS:
+        allowed = space._allowed.get(name)
+        if allowed is not None and all(value == getattr(baseline, name) for value in allowed):
+            pinned[name] = "only the baseline's value is in the space you allowed"
+    return pinned
+
+
+def _values(facts: Facts, hardware: Hardware) -> dict[str, tuple[Any, ...]]:
+    return {
+        "precision": _precisions(facts, hardware),
+        "channels_last": (True,),
+        "pin_memory": (True,),
+        "cudnn_benchmark": (True,),
+        "optimizer_implementation": tuple(
+            name for name in ("fused", "foreach") if name in facts.optimizer_implementations
+        ),
+    }
+
+
+def _precisions(facts: Facts, hardware: Hardware) -> tuple[str, ...]:
+    if facts.model_dtype != "float32" or facts.deterministic:
+        return ()
+    accelerator = hardware.accelerator
+    if accelerator is None:
+        return ("bf16-mixed",) if hardware.cpu_bf16_native else ()
+    found = ["bf16-mixed"] if accelerator.bf16_native else ["fp16-mixed"]
+    if accelerator.type == "cuda" and (accelerator.capability or (0, 0)) >= (8, 0):
+        found.append("tf32")
+    return tuple(found)
+
+
+def _precision_reason(facts: Facts) -> str:
+    if facts.model_dtype != "float32":
+        return f"the model's parameters are {facts.model_dtype} already"
+    if facts.deterministic:
+        return "torch.use_deterministic_algorithms is on"
+    return "this CPU only emulates bfloat16, many times slower"
+
+
+def _stream_reason(facts: Facts) -> str | None:
+    if facts.iterable and not facts.loader["num_workers"]:
+        return "an iterable dataset that is not known to shard itself would repeat its samples in every worker"
+    return None
+
+
+def _cudnn_reason(cuda: bool, facts: Facts) -> str | None:
+    if not cuda:
+        return "no CUDA device"
+    return "torch.use_deterministic_algorithms is on" if facts.deterministic else None
+
+
+def _optimizer_reason(facts: Facts) -> str | None:
+    if facts.optimizer_implementations:
+        return None
+    return f"{facts.optimizer_name} has no other implementation here"
+
+
+def _check_knob(name: str, values: Sequence[Any]) -> None:
+    domain = DOMAINS.get(name)
+    if domain is None:
+        raise SettingsError(f"Unknown knob {name!r}.", f"Knobs are: {', '.join(DOMAINS)}.")
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+        raise SettingsError(f"Space({name}={values!r}) is no list of values.", f"Give a list, e.g. {name}=[...].")
+    for value in values:
+        if not domain.holds(value):
+            raise SettingsError(f"{name}={value!r} is not possible.", f"Allowed: {domain}.")
+
+
+def _check_positive(name: str, value: object, also: str = "") -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise SettingsError(f"{name}={value!r} is not possible.", f"Give a whole number of at least 1{also}.")

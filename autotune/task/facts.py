@@ -1,0 +1,239 @@
+"""What is worth knowing about a task once it has run a batch: plain data that crosses to the parent as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from autotune.errors import ConfigError
+from autotune.task.batches import batch_bytes, batch_rows, batch_signature
+from autotune.task.fingerprint import task_fingerprint
+from autotune.task.loader_parts import LoaderParts
+from autotune.task.loss import ResolvedLoss
+from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
+from autotune.task.rng import rng_kept
+from autotune.task.samples import stacking_refusal
+from autotune.task.task import Task
+from autotune.task.workers import start_method, workers_refused
+
+__all__ = ["Facts"]
+
+_FUSED_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
+_FOREACH_DEVICES = ("cpu", "cuda", "xpu", "mps", "mtia")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known about a task."""
+
+    samples: int | None
+    """Per epoch; None for streams of unknown length."""
+    iterable: bool
+    batches_kept: str | None
+    """Why the batch size is not ours to choose; None where it is."""
+    loader: dict[str, Any]
+    """The data's own loader settings as JSON scalars, ``given`` telling whether they are a user's DataLoader's."""
+    batch_signature: str
+    sample_bytes: int
+    """Bytes of one sample's tensors in a batch, rounded up."""
+    parameters: int
+    """Elements of all parameters, trainable or not."""
+    parameter_bytes: int
+    model_dtype: str
+    """Of most floating parameters, such as ``float32``."""
+    has_conv_4d: bool
+    """channels_last can matter: convolutions with 4-D weights and none with 5-D."""
+    has_batch_norm: bool
+    deterministic: bool
+    """``torch.use_deterministic_algorithms`` is on."""
+    loss: str
+    loss_inferred: bool
+    optimizer_name: str
+    optimizer_kwargs: dict[str, Any]
+    """JSON values of the class's own constructor arguments."""
+    optimizer_groups: list[dict[str, Any]]
+    """Per group its JSON options, ``lr`` and any ``initial_lr`` among them."""
+    optimizer_implementations: tuple[str, ...]
+    """Supported by constructor and device, of ``for-loop``, ``foreach`` and ``fused``."""
+    optimizer_implementation_now: str | None
+    """None: torch's default."""
+    optimizer_assumed: bool
+    workers_refused: str | None
+    """Why ``num_workers > 0`` cannot work; None where it can."""
+    caller: dict[str, Any]
+    """Flags of the process that asked: threads, precision, start method."""
+    fingerprint: str
+
+    @classmethod
+    def of(
+        cls, task: Task, model: nn.Module, data: LoaderParts, batch: Any, loss: ResolvedLoss, device: torch.device | str
+    ) -> Facts:
+        """Gather the facts; nothing is changed, no random number drawn.
+
+        Args:
+            task: The task.
+            model: Its model, built.
+            data: Its data, resolved.
+            batch: One batch, as the loader yields it.
+            loss: The settled loss.
+            device: Where it will be trained.
+
+        Returns:
+            The facts.
+
+        Raises:
+            TaskError: The optimizer callable failed, or the number of rows in a batch cannot be told.
+        """
+        device = torch.device(device)
+        with rng_kept(device):
+            spec = task.optimizer.resolve(model)
+        rows = batch_rows(batch)
+        parameters = list(model.parameters())
+        return cls(
+            samples=data.samples,
+            iterable=data.iterable,
+            batches_kept=_batches_kept(data, rows),
+            loader=data.to_json(),
+            batch_signature=batch_signature(batch),
+            sample_bytes=math.ceil(batch_bytes(batch) / max(1, rows)),
+            parameters=sum(parameter.numel() for parameter in parameters),
+            parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+            model_dtype=_main_dtype(parameters),
+            has_conv_4d=_has_conv_4d(model),
+            has_batch_norm=any(isinstance(module, _BatchNorm) for module in model.modules()),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            loss=loss.description,
+            loss_inferred=loss.inferred,
+            **_optimizer_facts(spec, model, device),
+            workers_refused=workers_refused(data, batch),
+            caller=_caller(data),
+            fingerprint=task_fingerprint(task, model, batch),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON scalars, lists and dicts; no NaN."""
+        return {**dataclasses.asdict(self), "optimizer_implementations": list(self.optimizer_implementations)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Facts:
+        """The facts ``to_json`` wrote.
+
+        Args:
+            data: What ``to_json`` gave.
+
+        Returns:
+            Equal facts.
+
+        Raises:
+            ConfigError: A field is missing or unknown.
+        """
+        names = {item.name for item in dataclasses.fields(cls)}
+        if not isinstance(data, Mapping) or set(data) != names:
+            odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
+            raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
+        fields = dict(data)
+        fields["optimizer_implementations"] = tuple(fields["optimizer_implementations"])
+        return cls(**fields)
+
+
+def _batches_kept(data: LoaderParts, rows: int) -> str | None:
+    # Samples of unequal sizes make batches of one without anyone noticing.
+    return data.batches_kept or (stacking_refusal(data) if rows == 1 and data.samples != 1 else None)
+
+
+def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> dict[str, Any]:
+    groups: list[dict[str, Any]] = [options for _, options in spec.groups] or [dict(spec.defaults)]
+    return {
+        "optimizer_name": spec.name,
+        "optimizer_kwargs": _json_values(spec.constructor_kwargs()),
+        "optimizer_groups": [_json_values(group) for group in groups],
+        "optimizer_implementations": _implementations(spec, model, device),
+        "optimizer_implementation_now": _implementation_now(groups),
+        "optimizer_assumed": spec.assumed,
+    }
+
+
+def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> tuple[str, ...]:
+    accepted = constructor_parameters(spec.cls) if spec.cls is not None else frozenset()
+    options = [options for _, options in spec.groups] or [spec.defaults]
+    if any(group.get("differentiable") for group in options):
+        return ()
+    found = ["for-loop"] if "foreach" in accepted else []
+    tensor_lr = any(isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable") for group in options)
+    if "foreach" in accepted and device.type in _FOREACH_DEVICES and not tensor_lr:
+        found.append("foreach")
+    floating = all(parameter.is_floating_point() for parameter in model.parameters() if parameter.requires_grad)
+    if "fused" in accepted and device.type in _FUSED_DEVICES and floating:
+        found.append("fused")
+    return tuple(found)
+
+
+def _implementation_now(groups: list[dict[str, Any]]) -> str | None:
+    if any(group.get("fused") for group in groups):
+        return "fused"
+    flags = {group.get("foreach") for group in groups}
+    if True in flags:
+        return "foreach"
+    return "for-loop" if False in flags else None
+
+
+def _json_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: _json_value(value) for key, value in options.items()}
+    return {key: value for key, value in values.items() if value is not _NOT_JSON}
+
+
+_NOT_JSON = object()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else value.tolist()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_JSON
+    if isinstance(value, (list, tuple)):
+        items = [_json_value(item) for item in value]
+        return _NOT_JSON if any(item is _NOT_JSON for item in items) else items
+    return _NOT_JSON
+
+
+def _main_dtype(parameters: list[nn.Parameter]) -> str:
+    elements: dict[str, int] = {}
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            name = str(parameter.dtype).removeprefix("torch.")
+            elements[name] = elements.get(name, 0) + parameter.numel()
+    return max(elements, key=lambda name: elements[name]) if elements else "none"
+
+
+def _has_conv_4d(model: nn.Module) -> bool:
+    dimensions = {module.weight.ndim for module in model.modules() if isinstance(module, _ConvNd)}
+    return 4 in dimensions and 5 not in dimensions
+
+
+def _caller(data: LoaderParts) -> dict[str, Any]:
+    return {
+        "num_threads": torch.get_num_threads(),
+        "num_interop_threads": torch.get_num_interop_threads(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "float32_matmul_precision": _matmul_precision(),
+        "start_method": start_method(data),
+    }
+
+
+def _matmul_precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # refused once the newer fp32_precision flags have been used
+        return None

@@ -1,0 +1,86 @@
+"""One hash of what a task is, the same in every process; weights and random state do not enter it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from torch import nn
+
+from autotune.task.batches import batch_signature
+from autotune.task.identity import identity, tensor_identity, type_identity
+from autotune.task.loader_parts import LoaderParts
+from autotune.task.names import qualified_name
+from autotune.task.rng import rng_kept
+from autotune.task.task import Task
+
+__all__ = ["task_fingerprint"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_DEPTH = 3
+"""Levels of attributes: a dataset, its transform, the parts of that."""
+_MODULE_ATTRIBUTES = (bool, int, float, str, tuple, FunctionType, BuiltinFunctionType)
+
+
+def task_fingerprint(task: Task, model: nn.Module, batch: Any) -> str:
+    """Hash of the structure of a task.
+
+    In it: types, code, ``extra_repr``, plain attributes and parameter shapes of the model's modules; dataset,
+    ``collate_fn``, sampler class and loss by name, compiled code and plain attributes; the batch's structure; the
+    optimizer's class. Not in it: weights, learning rates, random state, devices.
+
+    Code counts as compiled by this Python: comments and line numbers do not matter, and another minor version of
+    Python gives another hash.
+
+    Args:
+        task: The task.
+        model: Its model, built.
+        batch: One batch of its data.
+
+    Returns:
+        ``sha256:`` and 64 hexadecimal digits.
+
+    Raises:
+        TaskError: The optimizer callable failed.
+    """
+    with rng_kept():
+        optimizer = task.optimizer.resolve(model).name
+    parts = {
+        "model": [_module_identity(name, module) for name, module in model.named_modules()],
+        "data": _data_identity(task.data),
+        "batch": batch_signature(batch),
+        "loss": [identity(task.loss_fn, _DEPTH), identity(task.training_step, _DEPTH)],
+        "optimizer": optimizer,
+    }
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _module_identity(name: str, module: nn.Module) -> list[Any]:
+    parameters = module.named_parameters(recurse=False)
+    buffers = module.named_buffers(recurse=False)
+    return [
+        name,
+        type_identity(type(module)),
+        _ADDRESS.sub("", module.extra_repr()),
+        [[key, *tensor_identity(tensor), tensor.requires_grad] for key, tensor in parameters],
+        [[key, *tensor_identity(tensor)] for key, tensor in buffers],
+        {key: identity(value, 1) for key, value in vars(module).items() if _is_structural(key, value)},
+    ]
+
+
+def _is_structural(key: str, value: Any) -> bool:
+    return not key.startswith("_") and key != "training" and isinstance(value, _MODULE_ATTRIBUTES)
+
+
+def _data_identity(data: LoaderParts) -> dict[str, Any]:
+    return {
+        "dataset": identity(data.dataset if data.dataset_factory is None else data.dataset_factory, _DEPTH),
+        "samples": data.samples,
+        "collate_fn": identity(data.collate_fn, _DEPTH),
+        "sampler": qualified_name(type(data.sampler)),
+        "batch_sampler": qualified_name(type(data.batch_sampler)),
+    }

@@ -1,0 +1,212 @@
+"""Settling the loss of a task: the user's, the model's own, or a guess that is good enough to measure speed with."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from autotune.errors import AutotuneError, TaskError
+from autotune.task.batches import batch_signature
+from autotune.task.computation import (
+    Computation,
+    LossFunction,
+    OfFunction,
+    OfModel,
+    OfStep,
+    StepLoss,
+    TrainingStep,
+    is_labelled,
+)
+from autotune.task.inputs import Forward, call_model
+from autotune.task.names import qualified_name
+from autotune.task.output import guess_loss, own_loss, prediction
+from autotune.task.rng import rng_kept
+
+__all__ = ["ResolvedLoss", "StepLoss", "resolve_loss"]
+
+Reduction = Literal["mean", "sum"]
+
+_STEP_REMEDY = "It is called as training_step(model, batch), the batch as the loader yields it."
+_MODEL_REMEDY = "Pass training_step=(model, batch) -> loss, which calls the model the way it wants to be called."
+_LOSS_FN_REMEDY = (
+    "loss_fn is called with (output, target); for anything else pass training_step=(model, batch) -> loss."
+)
+
+
+class ResolvedLoss:
+    """A way to compute the loss that has been settled; call it as ``loss(model, batch) -> StepLoss``.
+
+    Args:
+        computation: What the call does.
+        description: For people, such as ``loss_fn torch.nn.modules.loss.CrossEntropyLoss``.
+        inferred: It is a guess, for measuring only.
+        reduction: Whether the loss is the mean or the sum over the samples.
+    """
+
+    def __init__(
+        self, computation: Computation, *, description: str, inferred: bool = False, reduction: Reduction = "mean"
+    ) -> None:
+        self._computation = computation
+        self.description = description
+        self.inferred = inferred
+        self.reduction = reduction
+
+    def __call__(self, model: nn.Module, batch: Any) -> StepLoss:
+        """The loss of ``batch``.
+
+        Args:
+            model: In the mode it is to be trained in.
+            batch: What the loader yields, on the model's device.
+
+        Returns:
+            Loss, weight and output.
+
+        Raises:
+            TaskError: What came out is no loss.
+        """
+        return self._computation(model, batch)
+
+
+def resolve_loss(
+    *,
+    loss_fn: LossFunction | None = None,
+    training_step: TrainingStep | None = None,
+    model: nn.Module,
+    batch: Any = None,
+) -> ResolvedLoss:
+    """Settle how the loss is computed, and try it once.
+
+    ``training_step``, else ``loss_fn``, else the model's own loss (a scalar output, ``.loss``, ``["loss"]``), else a
+    guess: cross-entropy for class indices, mean squared error otherwise.
+
+    The model runs once on the batch, forward only, in training mode. Random generators and modes are put back;
+    buffers that a forward changes (BatchNorm's) are not: pass a disposable model.
+
+    Args:
+        loss_fn: (output, target) -> 0-dim loss.
+        training_step: (model, batch) -> loss or (loss, weight).
+        model: On the batch's device.
+        batch: What the loader yields. None: nothing is run, and without ``loss_fn`` and ``training_step`` only the
+            model's own loss will do.
+
+    Returns:
+        The loss.
+
+    Raises:
+        TaskError: There is no way to a loss; the message names ``loss_fn`` and ``training_step``.
+    """
+    if training_step is not None:
+        return _of_training_step(training_step, model, batch)
+    if loss_fn is not None:
+        return _of_loss_fn(loss_fn, model, batch)
+    if batch is None:
+        return ResolvedLoss(OfModel(Forward.of(model)), description="the model's own loss")
+    with _undisturbed(model):
+        return _own_or_guessed(model, batch)
+
+
+def _of_training_step(training_step: TrainingStep, model: nn.Module, batch: Any) -> ResolvedLoss:
+    computation = OfStep(training_step)
+    if batch is not None:
+        with _undisturbed(model), _blaming(f"training_step {qualified_name(training_step)}", batch, _STEP_REMEDY):
+            _check_trainable(computation(model, batch).loss, "training_step")
+    return ResolvedLoss(computation, description=f"training_step {qualified_name(training_step)}")
+
+
+def _of_loss_fn(loss_fn: LossFunction, model: nn.Module, batch: Any) -> ResolvedLoss:
+    computation = OfFunction(loss_fn, Forward.of(model))
+    unused: tuple[str, ...] = ()
+    if batch is not None:
+        with _undisturbed(model):
+            inputs, target = computation.split(batch)
+            unused = inputs.unused
+            with _blaming("the model", batch, _MODEL_REMEDY):
+                output = call_model(model, inputs)
+            with _blaming(f"loss_fn {qualified_name(loss_fn)}", (prediction(output), target), _LOSS_FN_REMEDY):
+                _check_trainable(computation.score(output, batch if target is None else target).loss, "loss_fn")
+    return ResolvedLoss(
+        computation, description=f"loss_fn {qualified_name(loss_fn)}{_unused(unused)}", reduction=_reduction(loss_fn)
+    )
+
+
+def _own_or_guessed(model: nn.Module, batch: Any) -> ResolvedLoss:
+    forward = Forward.of(model)
+    kept, output = _called(model, batch, forward)
+    computation = OfModel(forward, keep_labels=kept)
+    inputs, target = computation.split(batch)
+    found = own_loss(output, labelled=is_labelled(inputs, target))
+    if found is not None:
+        _check_trainable(found[0], "the model")
+        return ResolvedLoss(computation, description=f"{found[1]}{_unused(inputs.unused)}")
+    function, name = guess_loss(prediction(output), target)
+    guess = OfFunction(function, forward, keep_labels=kept)
+    _check_trainable(guess.score(output, target).loss, "the model")
+    return ResolvedLoss(
+        guess, description=f"{name} (guessed, for measuring only){_unused(inputs.unused)}", inferred=True
+    )
+
+
+def _called(model: nn.Module, batch: Any, forward: Forward) -> tuple[bool, Any]:
+    """The model's output, and whether the target was handed to it."""
+    with_labels, _ = OfModel(forward).split(batch)
+    without, _ = OfModel(forward, keep_labels=False).split(batch)
+    if forward.any_keyword and forward.label is None and set(with_labels.kwargs) != set(without.kwargs):
+        # **kwargs may lead to a model that takes labels or to one that does not: only a call tells.
+        with contextlib.suppress(TypeError):
+            return True, call_model(model, with_labels)
+        with _blaming("the model", batch, _MODEL_REMEDY):
+            return False, call_model(model, without)
+    with _blaming("the model", batch, _MODEL_REMEDY):
+        return True, call_model(model, with_labels)
+
+
+@contextlib.contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Training mode with gradients (a step may differentiate by itself); modes and generators put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    device = next((parameter.device for parameter in model.parameters()), None)
+    with rng_kept(device), torch.enable_grad():
+        if not model.training:  # a model in training mode may have parts that are meant to stay in eval mode
+            model.train()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+@contextlib.contextmanager
+def _blaming(culprit: str, arguments: Any, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"{culprit} failed on {batch_signature(arguments)}: {type(error).__name__}: {str(error).rstrip('.')}.",
+            remedy,
+        ) from error
+
+
+def _check_trainable(loss: torch.Tensor, source: str) -> None:
+    if not loss.requires_grad:
+        raise TaskError(
+            f"The loss of {source} does not depend on any parameter that requires gradients.",
+            "Check for frozen parameters, .detach(), .item() or torch.no_grad() on the way to it.",
+        )
+
+
+def _reduction(loss_fn: Any) -> Reduction:
+    declared = getattr(loss_fn, "reduction", None)
+    if isinstance(loss_fn, functools.partial):
+        declared = loss_fn.keywords.get("reduction", declared)
+    return "sum" if declared == "sum" else "mean"
+
+
+def _unused(keys: tuple[str, ...]) -> str:
+    return f"; not passed to the model: {', '.join(keys)}" if keys else ""

@@ -1,0 +1,141 @@
+"""Whether loader workers can be started for this data, under the start method in force."""
+
+from __future__ import annotations
+
+import ast
+import io
+import multiprocessing
+import pickle
+import sys
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from autotune.task.batches import batch_tensors
+from autotune.task.loader_parts import LoaderParts
+from autotune.task.names import qualified_name
+
+__all__ = ["main_refusal", "start_method", "workers_refused"]
+
+_GUARD = 'protect what the script runs by `if __name__ == "__main__":`'
+_SHARED_BY_INHERITANCE = ("multiprocessing.synchronize", "multiprocessing.sharedctypes", "multiprocessing.queues")
+
+
+def start_method(data: LoaderParts) -> str:
+    """The start method that workers would have.
+
+    Args:
+        data: The loader's parts.
+
+    Returns:
+        The loader's own, else the process's, else the platform's default; asking does not fix it.
+    """
+    chosen = data.multiprocessing_context or multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+def workers_refused(data: LoaderParts, batch: Any = None) -> str | None:
+    """Why ``num_workers > 0`` cannot work here.
+
+    Under spawn and forkserver, what a worker gets must pickle: dataset, ``collate_fn`` and ``worker_init_fn`` (samplers
+    stay in the training process). Tensors and arrays are not copied to find out.
+
+    Args:
+        data: Resolved parts.
+        batch: One batch as the loader yields it; tensors on an accelerator cannot come out of a worker.
+
+    Returns:
+        One sentence with the remedy; None where workers can be started.
+    """
+    method = start_method(data)
+    away = next((tensor.device for tensor in batch_tensors(batch) if tensor.device.type != "cpu"), None)
+    if away is not None:
+        return f"the dataset returns tensors on {away}, which workers must not use; return CPU tensors instead"
+    if method == "fork":
+        return None
+    uses_main = False
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        value = getattr(data, name)
+        sink = _PickleProbe()
+        try:
+            sink.dump(value)
+        except Exception as error:  # whatever a __reduce__ of the user's raises is the answer
+            return (
+                f"{name} ({qualified_name(value)}) cannot be sent to workers started by {method} "
+                f"({type(error).__name__}: {error}); define it at module level of a file that can be imported, "
+                f"not as a lambda or inside a function, and {_GUARD}"
+            )
+        uses_main = uses_main or sink.uses_main
+    refusal = main_refusal(sys.modules["__main__"], uses_main=uses_main)
+    return None if refusal is None else f"workers started by {method} {refusal}"
+
+
+def main_refusal(main: ModuleType, *, uses_main: bool) -> str | None:
+    """Why a fresh worker process could not load the main module the way multiprocessing does.
+
+    Args:
+        main: The ``__main__`` module.
+        uses_main: Whether something defined in it must be found again.
+
+    Returns:
+        The end of a sentence with the remedy; None where it can be loaded, or need not be.
+    """
+    spec = getattr(main, "__spec__", None)
+    path = getattr(main, "__file__", None)
+    if spec is not None and (spec.name == "__main__" or spec.name.endswith(".__main__")):
+        path = None  # multiprocessing does not load these again
+    if path is None:
+        cannot = "cannot find what is defined in the main program (a notebook or standard input); move it to a module"
+        return cannot if uses_main else None
+    if _is_guarded(Path(path)):
+        return None
+    return f"would run {Path(path).name} again from its top; {_GUARD}"
+
+
+def _is_guarded(path: Path) -> bool:
+    """Whether the file has a main guard at its top level."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # unreadable here means unreadable for a worker
+        return False
+    return any(isinstance(node, ast.If) and _tests_name(node.test) for node in body)
+
+
+def _tests_name(test: ast.expr) -> bool:
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    texts = {node.value for node in ast.walk(test) if isinstance(node, ast.Constant)}
+    return "__name__" in names and "__main__" in texts
+
+
+class _Sink(io.RawIOBase):
+    """Takes everything and keeps nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _PickleProbe(pickle.Pickler):
+    """Pickles to nowhere, big data left out, and notices what would be looked up in ``__main__``."""
+
+    def __init__(self) -> None:
+        super().__init__(_Sink(), protocol=pickle.HIGHEST_PROTOCOL)
+        self.uses_main = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor) or _is_plain_array(obj):
+            return int, ()
+        if type(obj).__module__ in _SHARED_BY_INHERITANCE:  # pickles only while a process is being started
+            return int, ()
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            self.uses_main = True
+        return NotImplemented
+
+
+def _is_plain_array(obj: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(obj) is numpy.ndarray and obj.dtype != object

@@ -1,0 +1,259 @@
+"""The bench of one child process: answers probes with outcomes, whatever the user's code does."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from autotune.build.loader import build_loader
+from autotune.build.switches import switches
+from autotune.build.train_step import TrainStep
+from autotune.errors import TaskError
+from autotune.hardware import Hardware, Limits
+from autotune.measurement import Measured, OutOfMemory, Outcome, Probe, Rejected
+from autotune.oom import memory_failure
+from autotune.settings import Settings
+from autotune.task import Facts, Task, resolve_loss
+from autotune.task.batches import to_device
+from autotune.trial.compute import run_compute
+from autotune.trial.joint import NotFinite, run_joint
+from autotune.trial.live import LiveBuilder, free_memory
+from autotune.trial.models import ModelPool
+from autotune.trial.numerics import (
+    DRIFT_STEPS,
+    NumericsResult,
+    finite_parameters,
+    follow,
+    measured_numerics,
+    steady_dropout,
+)
+from autotune.trial.residents import Residents
+
+__all__ = ["Bench"]
+
+_DESCRIBE_ROWS = 8  # enough to see ragged samples and batch statistics, small enough to fit anywhere
+_NUMERICS_ROWS = 64
+_NUMERICS_BATCHES = 4
+
+Phase = Literal["build", "loader", "step", "compile", "numerics"]
+
+
+class Bench:
+    """Everything measured happens on one of these.
+
+    Args:
+        task: The task, owned by this process.
+        hardware: As detected by the parent.
+        limits: What the process tree may use.
+        fresh: Makes another, independent copy of the task; None: there is only this one.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        hardware: Hardware,
+        limits: Limits,
+        *,
+        fresh: Callable[[], Task] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._task, self._hardware, self._limits, self._clock = task, hardware, limits, clock
+        self._device = torch.device(task.device or (hardware.accelerator.type if hardware.accelerator else "cpu"))
+        self._models = ModelPool(task, fresh)
+        self._data = task.data.resolve()
+        self._facts: Facts | None = None
+        self._builder: LiveBuilder | None = None
+        self._residents: Residents | None = None
+        self._batches: dict[int | None, Any] = {}
+        self._phase: Phase = "build"
+        self.poisoned = False
+        """The process must not be used again (CPU out of memory, broken accelerator context)."""
+
+    def describe(self) -> Facts:
+        """Runs one small batch and says what this task is.
+
+        Raises:
+            TaskError: The task cannot be trained as handed over.
+        """
+        if self._facts is None:
+            rows = None if self._data.batches_kept else self._describe_rows()
+            batch = self._one_batch(rows)
+            model = self._models.model.to(self._device)
+            placed = to_device(batch, self._device, non_blocking=False)
+            task = self._task
+            loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
+            facts = Facts.of(task, model, self._data, batch, loss, self._device)
+            self._builder = LiveBuilder(task, self._data, facts, loss, self._models, self._device, self._clock)
+            self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
+            self._facts = facts
+        return self._facts
+
+    def run(self, probe: Probe) -> Outcome:
+        """Answers ``probe``; an exception of the user's code becomes an outcome."""
+        self.describe()
+        self._phase = "build"
+        try:
+            with switches(probe.settings):
+                return self._answer(probe)
+        except NotFinite as error:
+            return self._rejected(probe, f"{error}.".capitalize(), "numerics", None)
+        except Exception as error:  # noqa: BLE001 - anything the user's code raises is an answer, kept in full
+            return self._failed(probe, error)
+
+    def close(self) -> None:
+        """Ends all workers and gives back what is held."""
+        if self._residents is not None:
+            self._residents.clear()
+        self._models.clear()
+        self._batches.clear()
+        free_memory(self._device)
+
+    def _answer(self, probe: Probe) -> Measured:
+        match probe.kind:
+            case "joint":
+                return self._joint(probe)
+            case "lap":
+                return self._lap(probe)
+            case "compute":
+                return self._compute(probe)
+            case "numerics":
+                return self._numerics(probe)
+
+    def _joint(self, probe: Probe) -> Measured:
+        self._parts[1].clear()
+        builder = self._parts[0]
+        live = builder.build(probe.settings, probe.seed)
+        self._phase = "compile" if probe.settings.compile_mode else "step"
+        try:
+            measured = run_joint(live, probe, epoch_rows=self._epoch_rows, clock=self._clock)
+        except BaseException:
+            builder.discard(live)
+            raise
+        builder.give_back(live)
+        return measured
+
+    def _lap(self, probe: Probe) -> Measured:
+        self._phase = "step"
+        return self._parts[1].lap(probe, epoch_rows=self._epoch_rows, clock=self._clock)
+
+    def _compute(self, probe: Probe) -> Measured:
+        self._parts[1].clear()
+        batch = self._cached_batch(probe.settings)
+        model, step = self._parts[0].trainer(probe.settings)
+        self._phase = "compile" if probe.settings.compile_mode else "step"
+        measured = run_compute(step, batch, probe, clock=self._clock)
+        self._models.give_back(model, probe.settings)
+        return measured
+
+    def _numerics(self, probe: Probe) -> Measured:
+        began = self._clock()
+        self._parts[1].clear()
+        rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, _NUMERICS_ROWS)
+        batches = self._some_batches(rows)
+        reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
+        until = began + probe.window_s / 2
+        reference = self._losses(_reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
+        setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
+        return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
+
+    def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
+        self._phase = "numerics"
+        with switches(settings):
+            first, finite = self._first_loss(settings, batches[0])
+            followed: tuple[float, ...] = ()
+            if steps:
+                model, step = self._steady_trainer(settings)
+                followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
+                self._models.give_back(model, settings)
+        return NumericsResult(first, finite, followed)
+
+    def _first_loss(self, settings: Settings, batch: Any) -> tuple[float, bool]:
+        model, step = self._steady_trainer(settings)
+        loss = float(step(batch))
+        finite = finite_parameters(model)
+        self._models.give_back(model, settings)
+        return loss, finite
+
+    def _steady_trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+        torch.manual_seed(0)
+        model, step = self._parts[0].trainer(settings.replace(gradient_accumulation_steps=1))
+        steady_dropout(model)
+        return model, step
+
+    def _failed(self, probe: Probe, error: Exception) -> Outcome:
+        where = memory_failure(error)
+        text = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {error}"
+        traceback.clear_frames(error.__traceback__)  # else the frames keep the failed trial's tensors alive
+        self.close()
+        accelerated = self._device.type != "cpu"
+        if where is not None and self._phase == "compile" and where != "accelerator":
+            return self._rejected(probe, f"compiling ran out of memory ({message}).", "compile", text)
+        if where is not None:
+            self.poisoned = not accelerated
+            return OutOfMemory(kind=probe.kind, settings=probe.settings, where=where, message=message)
+        self.poisoned = accelerated and _broken_context(error)
+        return self._rejected(probe, message, self._phase, text, _qualified(error))
+
+    def _rejected(
+        self, probe: Probe, reason: str, phase: Phase, text: str | None, error_type: str | None = None
+    ) -> Rejected:
+        return Rejected(
+            kind=probe.kind,
+            settings=probe.settings,
+            phase=phase,
+            reason=reason,
+            error_type=error_type,
+            traceback=text,
+        )
+
+    @property
+    def _parts(self) -> tuple[LiveBuilder, Residents]:
+        if self._builder is None or self._residents is None:
+            raise TaskError("The bench was not described yet.", "Call describe() first.")
+        return self._builder, self._residents
+
+    @property
+    def _epoch_rows(self) -> int | None:
+        return self._data.samples
+
+    def _describe_rows(self) -> int:
+        wanted = self._data.batch_size or self._task.base_batch_size or _DESCRIBE_ROWS
+        return max(1, min(wanted, _DESCRIBE_ROWS))
+
+    def _one_batch(self, rows: int | None) -> Any:
+        return self._some_batches(rows, count=1)[0]
+
+    def _some_batches(self, rows: int | None, count: int = _NUMERICS_BATCHES) -> list[Any]:
+        self._phase = "loader"
+        loader = build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0)
+        batches = [batch for batch, _ in zip(loader, range(count), strict=False)]
+        if not batches:
+            raise TaskError("The data yields no batch.", "Check that the dataset has samples.")
+        return batches
+
+    def _cached_batch(self, settings: Settings) -> Any:
+        key = settings.batch_size
+        if key not in self._batches:
+            self._batches = {key: self._one_batch(key)}  # one at a time: batches can be large
+        return self._batches[key]
+
+
+def _reference_of(settings: Settings) -> Settings:
+    return settings.replace(precision="fp32", channels_last=False, compile_mode=None, optimizer_implementation=None)
+
+
+def _broken_context(error: Exception) -> bool:
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+
+
+def _qualified(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+

@@ -1,0 +1,124 @@
+"""Joint trials: loader and train step together, exactly as the user will run them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from autotune.hardware import CpuMeter, tree_memory_bytes
+from autotune.measurement import Measured, Probe
+from autotune.task.batches import batch_rows
+from autotune.trial.live import Live
+from autotune.trial.timer import WindowTimer
+from autotune.trial.stream import chunk_batches
+from autotune.trial.window import Taken, Window, epoch_turn_s, measure, take_steps, warm_up
+
+__all__ = ["NotFinite", "run_joint"]
+
+_OTHERS_CORES = 0.25  # other processes took this many of our cores: the window says little
+_REDOS = 2
+
+
+class NotFinite(Exception):
+    """The loss is NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    others_cores: float | None
+    redone: int
+
+
+def run_joint(
+    live: Live, probe: Probe, *, epoch_rows: int | None, clock: Callable[[], float] = time.perf_counter
+) -> Measured:
+    """Warms ``live`` up unless it is warm, measures one window, and redoes it while others disturb it.
+
+    Raises:
+        NotFinite: The loss is NaN or infinite.
+    """
+    begin = clock()
+    step, device = live.step, live.step.device
+    _reset_peak(device)
+    settings = live.settings
+    group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps)
+    stock = settings.num_workers * (settings.prefetch_factor or 0)
+    was_warm = live.warm
+    if not was_warm:
+        warm_up(live.stream, step, batch_rows, stock=stock, least=2, clock=clock)
+        live.warm = True
+    _finish_round(live, group)
+    warm = clock()
+    window, load = _quiet_window(live, probe, group, clock)
+    first, last = (float(loss) for loss in window.losses)
+    if not (math.isfinite(first) and math.isfinite(last)):
+        raise NotFinite(f"the loss is {first if not math.isfinite(first) else last}")
+    return Measured(
+        kind=probe.kind,
+        settings=settings,
+        chunks=window.chunks,
+        epoch_rows=epoch_rows,
+        epoch_turn_s=epoch_turn_s(window, latency_s=_latency_s(live)),
+        start_s=0.0 if was_warm else live.stream.workers_start_s + live.stream.first_batch_s,
+        warmup_s=warm - begin,
+        steps=live.stream.batches // settings.gradient_accumulation_steps,
+        largest_batch_rows=window.largest_batch_rows,
+        others_cores=load.others_cores,
+        redone=load.redone,
+        cut=window.cut,
+        peak_ram_bytes=tree_memory_bytes(os.getpid()),
+        peak_accelerator_bytes=_peak(device),
+        first_loss=first,
+        last_loss=last,
+    )
+
+
+def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], float]) -> tuple[Window, _Load]:
+    deadline = clock() + probe.deadline_s / 3  # leaves the parent's deadline out of reach
+    for redone in range(_REDOS + 1):
+        meter = CpuMeter()
+        meter.start()
+        window = measure(
+            live.stream,
+            live.step,
+            batch_rows,
+            WindowTimer(live.step.device, clock),
+            batches_per_chunk=group,
+            window_s=probe.window_s,
+            cut_below_samples_per_s=probe.cut_below_samples_per_s,
+        )
+        others = meter.stop()
+        disturbed = others is not None and others > _OTHERS_CORES
+        if not disturbed or redone == _REDOS or clock() + probe.window_s > deadline:
+            break
+    return window, _Load(others, redone)
+
+
+def _finish_round(live: Live, group: int) -> None:
+    """One untimed step at least, and on to the end of the worker round: the window holds whole rounds only."""
+    take_steps(group - live.stream.batches % group, live.stream, live.step, batch_rows, Taken())
+
+
+def _latency_s(live: Live) -> float:
+    settings, stream = live.settings, live.stream
+    if settings.num_workers == 0:
+        return 0.0  # loading is part of every step
+    if settings.persistent_workers:
+        return stream.first_batch_s
+    return stream.workers_start_s + stream.first_batch_s
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type not in ("cpu", "mps"):
+        torch.accelerator.memory.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device) -> int | None:
+    if device.type in ("cpu", "mps"):
+        return None
+    return int(torch.accelerator.memory.max_memory_reserved(device))

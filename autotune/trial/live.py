@@ -1,0 +1,139 @@
+"""The live objects of one setting: model, optimizer, loader, train step and the stream of batches."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+
+from autotune.build.loader import build_loader
+from autotune.build.model import prepare_model
+from autotune.build.optimizer import build_optimizer
+from autotune.build.train_step import TrainStep
+from autotune.settings import Settings
+from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
+from autotune.trial.indices import ContinuedSampler
+from autotune.trial.models import ModelPool
+from autotune.trial.stream import BatchStream
+
+__all__ = ["Live", "LiveBuilder"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """What trains under one setting."""
+
+    settings: Settings
+    model: nn.Module
+    loader: DataLoader[Any]
+    step: TrainStep
+    stream: BatchStream
+    warm: bool = False
+    """Past its warm-up."""
+
+    def close(self) -> None:
+        """Ends the loader's workers now, not when the garbage collector finds them."""
+        iterator = getattr(self.loader, "_iterator", None)  # torch keeps persistent workers' iterator here
+        self.stream.close()
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+        self.loader._iterator = None
+
+
+class LiveBuilder:
+    """Builds ``Live`` objects exactly as the tuned config builds them for the user.
+
+    Args:
+        task: The task as it arrived in this process.
+        data: Its data, resolved.
+        facts: What is known of it.
+        loss: Its loss.
+        models: Where models come from.
+        device: Where the steps run.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        data: LoaderParts,
+        facts: Facts,
+        loss: ResolvedLoss,
+        models: ModelPool,
+        device: torch.device,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._task, self._data, self._facts, self._loss = task, data, facts, loss
+        self._models, self._device, self._clock = models, device, clock
+        self._samples_read = 0
+
+    def loader(self, settings: Settings, seed: int) -> DataLoader[Any]:
+        """The loader of ``settings``, continuing where the last trial's reading ended."""
+        return build_loader(
+            self._data,
+            settings,
+            has_batch_norm=self._facts.has_batch_norm,
+            seed=seed,
+            sampler=self._sampler(seed),
+        )
+
+    def build(self, settings: Settings, seed: int) -> Live:
+        """All live objects of ``settings``, weights pristine, nothing started yet."""
+        torch.manual_seed(seed)
+        model, step = self.trainer(settings)
+        loader = self.loader(settings, seed)
+        stream = BatchStream(loader, on_epoch_end=step.flush, clock=self._clock)
+        return Live(settings=settings, model=model, loader=loader, step=step, stream=stream)
+
+    def trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+        """Model and train step without a loader."""
+        if settings.compile_mode is not None:
+            torch._dynamo.reset()
+        model = prepare_model(self._models.take(settings), settings, self._device)
+        optimizer = build_optimizer(self._task.optimizer, model, settings)
+        step = TrainStep(
+            model,
+            optimizer,
+            loss=self._loss,
+            settings=settings,
+            device=self._device,
+            reduction=self._loss.reduction,
+            max_grad_norm=self._task.max_grad_norm,
+        )
+        return model, step
+
+    def give_back(self, live: Live) -> None:
+        """Closes ``live`` after use and keeps its model for the next."""
+        live.close()
+        self._note_read(live)
+        self._models.give_back(live.model, live.settings)
+
+    def discard(self, live: Live) -> None:
+        """Closes ``live`` after a failure; its model is not used again."""
+        live.close()
+        self._note_read(live)
+        if self._models.only_one:
+            self._models.give_back(live.model, live.settings)
+
+    def _note_read(self, live: Live) -> None:
+        settings = live.settings
+        ahead = settings.num_workers * (settings.prefetch_factor or 0)
+        self._samples_read += (live.stream.batches + ahead) * (settings.batch_size or 1)
+
+    def _sampler(self, seed: int) -> Sampler[int] | None:
+        data = self._data
+        if data.iterable or data.batches_kept or data.sampler is not None or not data.samples:
+            return None
+        return ContinuedSampler(data.samples, offset=self._samples_read, shuffle=data.shuffle, seed=0)
+
+
+def free_memory(device: torch.device) -> None:
+    """Gives back what finished trials held."""
+    gc.collect()
+    if device.type != "cpu":
+        torch.accelerator.memory.empty_cache()

@@ -1,0 +1,105 @@
+"""Model instances for trials, all starting from the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from autotune.errors import TaskError
+from autotune.settings import Settings
+from autotune.task import Task
+
+__all__ = ["ModelPool"]
+
+_Key = tuple[bool, str | None, str]
+
+
+class ModelPool:
+    """Lends models with pristine weights, buffers and modes; a used one is reset in place and lent again.
+
+    Args:
+        task: Its model (or factory) is the first instance.
+        fresh: Makes another, independent copy of the task; None: there is only the one model (in-process runs).
+    """
+
+    def __init__(self, task: Task, fresh: Callable[[], Task] | None) -> None:
+        self._fresh = fresh
+        self._first: nn.Module | None = task.build_model()
+        self._pristine = _Pristine(self._first)
+        self._free: dict[_Key, list[nn.Module]] = {}
+
+    @property
+    def only_one(self) -> bool:
+        """Whether two settings cannot hold a model at the same time."""
+        return self._fresh is None
+
+    @property
+    def model(self) -> nn.Module:
+        """The first instance, for questions that change nothing; only before anything was lent."""
+        if self._first is None:
+            raise TaskError("The first model was lent already.", "")
+        return self._first
+
+    def take(self, settings: Settings) -> nn.Module:
+        """A model in its initial state, never compiled or converted for other settings than these."""
+        free = self._free.get(_key(settings))
+        if free:
+            model = free.pop()
+        elif self._first is not None:
+            model, self._first = self._first, None
+        elif self._fresh is not None:
+            model = self._fresh().build_model()
+        else:
+            model = self._any_free()
+        self._pristine.restore(model)
+        return model
+
+    def give_back(self, model: nn.Module, settings: Settings) -> None:
+        """Takes an intact model back; one that failed is simply not given back."""
+        model.zero_grad(set_to_none=True)
+        models = self._free.setdefault(_key(settings), [])
+        if not models or self.only_one:
+            models.append(model)
+
+    def clear(self) -> None:
+        """Drops all free models (to give their memory back)."""
+        if not self.only_one:
+            self._free.clear()
+
+    def _any_free(self) -> nn.Module:
+        for models in self._free.values():
+            if models:
+                return models.pop().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
+        raise TaskError(
+            "The model is in use by another setting and there is no second copy of it.",
+            "Use isolate=True, or pass a factory () -> nn.Module.",
+        )
+
+
+class _Pristine:
+    """Values of all parameters and buffers, modes, and requires_grad of a model, kept in host memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in _tensors(model)}
+        self._modes = {name: module.training for name, module in model.named_modules()}
+        if not self._modes[""]:  # handed over in eval mode as a whole: training starts with model.train()
+            self._modes = dict.fromkeys(self._modes, True)
+
+    @torch.no_grad()
+    def restore(self, model: nn.Module) -> None:
+        for name, tensor in _tensors(model):
+            tensor.copy_(self._tensors[name])
+        for name, module in model.named_modules():
+            module.training = self._modes.get(name, True)
+        model.zero_grad(set_to_none=True)
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Any]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _key(settings: Settings) -> _Key:
+    return settings.channels_last, settings.compile_mode, settings.compile_scope

@@ -1,0 +1,90 @@
+"""Numerics probes: does a setting compute the same loss as fp32 eager on the same batch and weights?
+
+Dropout is off (compiled code draws other random numbers from the same seed), normalisation layers work as in
+training. Reduced precision is followed for some real steps as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from autotune.build.train_step import TrainStep
+from autotune.measurement import Measured, Probe
+
+__all__ = ["DRIFT_STEPS", "NumericsResult", "finite_parameters", "follow", "measured_numerics", "steady_dropout"]
+
+DRIFT_STEPS = 30
+_LAST = 10
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NEEDS_TRAIN_MODE = (nn.RNNBase,)  # cuDNN refuses their backward pass in eval mode
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsResult:
+    """Losses of one setting: on the first batch from the initial weights, then of each real step."""
+
+    first: float
+    stays_finite: bool
+    followed: tuple[float, ...]
+
+
+def steady_dropout(model: nn.Module) -> None:
+    """Eval mode for all but normalisation (which must see the batch) and recurrent layers (made dropout-free)."""
+    training = {name: module.training for name, module in model.named_modules()}
+    model.eval()
+    for name, module in model.named_modules():
+        if isinstance(module, _NORMS) and training[name]:
+            module.training = True
+        if isinstance(module, _NEEDS_TRAIN_MODE) and training[name]:
+            module.training, module.dropout = True, 0.0
+
+
+def finite_parameters(model: nn.Module) -> bool:
+    """Whether every parameter is finite (after a step: so were the gradients)."""
+    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+
+
+def follow(
+    step: TrainStep, batches: Sequence[Any], *, steps: int, until: float, clock: Callable[[], float]
+) -> tuple[float, ...]:
+    """Losses of up to ``steps`` real steps over ``batches`` in turn, ended early at clock time ``until``."""
+    losses: list[torch.Tensor] = []
+    while len(losses) < steps and (not losses or clock() < until):
+        losses.append(step(batches[len(losses) % len(batches)]))
+    return tuple(float(loss) for loss in losses)
+
+
+def measured_numerics(
+    probe: Probe, setting: NumericsResult, reference: NumericsResult, *, began: float, clock: Callable[[], float]
+) -> Measured:
+    """The comparison as an outcome; a loss or gradient that is not finite gives an infinite error."""
+    finite = setting.stays_finite and math.isfinite(setting.first)
+    error = abs(setting.first - reference.first) / max(abs(reference.first), 1e-12) if finite else math.inf
+    steps = min(len(setting.followed), len(reference.followed))
+    return Measured(
+        kind="numerics",
+        settings=probe.settings,
+        chunks=(),
+        steps=steps,
+        first_loss=setting.first if finite else None,
+        loss_error=error if math.isfinite(error) else None,
+        loss_drift=_drift(setting.followed[:steps], reference.followed[:steps]),
+        drift_steps=steps,
+        warmup_s=clock() - began,
+    )
+
+
+def _drift(setting: Sequence[float], reference: Sequence[float]) -> float | None:
+    if not setting:
+        return None
+    mean = sum(setting[-_LAST:]) / len(setting[-_LAST:])
+    expected = sum(reference[-_LAST:]) / len(reference[-_LAST:])
+    return (mean - expected) / max(abs(expected), 1e-12)
+
+

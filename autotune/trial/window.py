@@ -1,0 +1,167 @@
+"""One measured window: warm-up until the pipeline is in its steady state, then whole chunks until the time is up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autotune.measurement import Chunk
+from autotune.trial.stream import BatchStream
+from autotune.trial.timer import WindowTimer
+
+__all__ = ["Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
+
+_WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
+_CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Raw result of ``measure``."""
+
+    chunks: tuple[Chunk, ...]
+    """Chunks inside an epoch; those across its end if there are no others."""
+    crossed: tuple[Chunk, ...]
+    """Chunks in which an epoch ended, kept apart."""
+    epoch_ends: int
+    cut: bool
+    losses: tuple[torch.Tensor, ...]
+    """First and last loss, detached."""
+    largest_batch_rows: int
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a run of steps saw."""
+
+    rows: int = 0
+    waited_s: float = 0.0
+    largest: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+
+
+def take_steps(
+    count: int, stream: BatchStream, step: Callable[[Any], torch.Tensor], rows_of: Callable[[Any], int], seen: Taken
+) -> None:
+    """Runs ``count`` micro-batches and adds what they were to ``seen``."""
+    for _ in range(count):
+        batch, waited_s = stream.take()
+        loss = step(batch)
+        rows = rows_of(batch)
+        seen.rows += rows
+        seen.waited_s += waited_s
+        seen.largest = max(seen.largest, rows)
+        seen.losses[1:] = [loss]
+
+
+def warm_up(
+    stream: BatchStream,
+    step: Callable[[Any], torch.Tensor],
+    rows_of: Callable[[Any], int],
+    *,
+    stock: int,
+    least: int,
+    clock: Callable[[], float],
+) -> Taken:
+    """Steps until the loader's first stock no longer flatters it.
+
+    Args:
+        stock: Batches the workers may have ready at the start (workers × prefetch).
+        least: Steps in any case.
+
+    The stock is used up after ``stock`` batches, or as soon as a step really waited for its batch.
+    """
+    seen = Taken()
+    for taken in range(max(least, stock)):
+        begin = clock()
+        waited_before = seen.waited_s
+        take_steps(1, stream, step, rows_of, seen)
+        waited = seen.waited_s - waited_before
+        if taken >= least and waited > _WAIT_SHARE * (clock() - begin):
+            break
+    return seen
+
+
+def measure(
+    stream: BatchStream,
+    step: Callable[[Any], torch.Tensor],
+    rows_of: Callable[[Any], int],
+    timer: WindowTimer,
+    *,
+    batches_per_chunk: int,
+    window_s: float,
+    cut_below_samples_per_s: float | None = None,
+) -> Window:
+    """Runs whole chunks for at least ``window_s`` and at least two of them (one, if it is cut).
+
+    Args:
+        stream: Where batches come from.
+        step: One micro-batch of training; returns the detached loss.
+        rows_of: Rows of a batch.
+        timer: Fresh timer for this window.
+        batches_per_chunk: See ``chunk_batches``.
+        window_s: Seconds aimed at.
+        cut_below_samples_per_s: End early once the rate is below this.
+    """
+    seen: list[Taken] = []
+    ends: list[int] = []
+    elapsed_s, cut = 0.0, False
+    timer.start()
+    while not cut and (elapsed_s < window_s or len(seen) < 2):
+        part, ends_before = Taken(), stream.epoch_ends
+        take_steps(batches_per_chunk, stream, step, rows_of, part)
+        elapsed_s = timer.mark()
+        seen.append(part)
+        ends.append(stream.epoch_ends - ends_before)
+        cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
+    chunks = _chunks(seen, timer.spans_s())
+    inside, crossed = _split(chunks, ends)
+    return Window(
+        chunks=inside or crossed,
+        crossed=crossed,
+        epoch_ends=sum(ends),
+        cut=cut,
+        losses=(seen[0].losses[0], seen[-1].losses[-1]),
+        largest_batch_rows=max(part.largest for part in seen),
+    )
+
+
+def epoch_turn_s(window: Window, *, latency_s: float) -> float:
+    """Extra seconds each new epoch costs that the window's chunks do not hold.
+
+    Args:
+        window: What was measured; where it crossed epoch ends, they are the evidence.
+        latency_s: The pipeline's start as it was seen, for windows that ended before their epoch did.
+    """
+    if window.crossed == window.chunks:
+        return 0.0  # every chunk holds its epoch ends already
+    if not window.crossed:
+        return latency_s
+    rows = sum(chunk.rows for chunk in window.chunks)
+    s_per_row = math.fsum(chunk.seconds for chunk in window.chunks) / rows
+    extra = math.fsum(chunk.seconds - chunk.rows * s_per_row for chunk in window.crossed)
+    return max(0.0, extra / window.epoch_ends)
+
+
+def _hopeless(rows: int, elapsed_s: float, chunks: int, cut_below_samples_per_s: float | None) -> bool:
+    if cut_below_samples_per_s is None or (elapsed_s < _CUT_AFTER_S and chunks < 2):
+        return False
+    return rows < cut_below_samples_per_s * elapsed_s
+
+
+def _chunks(seen: list[Taken], spans_s: list[float]) -> list[Chunk]:
+    if len(spans_s) == len(seen):
+        return [Chunk(part.rows, span, part.waited_s) for part, span in zip(seen, spans_s, strict=True)]
+    rows, waited_s = sum(part.rows for part in seen), math.fsum(part.waited_s for part in seen)
+    return [Chunk(rows, math.fsum(spans_s), waited_s)]
+
+
+def _split(chunks: list[Chunk], ends: list[int]) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+    if len(chunks) != len(ends):  # one span for the whole window
+        return tuple(chunks), tuple(chunks) if sum(ends) else ()
+    inside = tuple(chunk for chunk, crossed in zip(chunks, ends, strict=True) if not crossed)
+    return inside, tuple(chunk for chunk, crossed in zip(chunks, ends, strict=True) if crossed)

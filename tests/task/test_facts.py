@@ -1,0 +1,191 @@
+"""What is worth knowing about a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from autotune.errors import ConfigError
+from autotune.task import Facts, Task, first_batch, resolve_loss
+
+
+class Heights(list[Any]):
+    """Images of unequal heights with labels."""
+
+    def __init__(self) -> None:
+        super().__init__((torch.zeros(3, 8 + size, 8), 0) for size in range(6))
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+def conv(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def data(samples: int = 50) -> TensorDataset:
+    return TensorDataset(torch.rand(samples, 4), torch.zeros(samples, dtype=torch.int64))
+
+
+def facts(
+    model: Any = None, dataset: Any = None, *, device: str = "cpu", rows: int | None = None, **options: Any
+) -> Facts:
+    task = Task(net() if model is None else model, data() if dataset is None else dataset, **options)
+    built, parts = task.build_model(), task.data.resolve()
+    batch = first_batch(parts, rows=rows)
+    loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=built, batch=batch)
+    return Facts.of(task, built, parts, batch, loss, device)
+
+
+def test_the_facts_of_a_plain_task() -> None:
+    """Counts, types and what was assumed."""
+    found = facts()
+    assert found.samples == 50
+    assert not found.iterable
+    assert found.batches_kept is None
+    assert found.batch_signature == "list(float32[*,4], int64[*])"
+    assert found.sample_bytes == 4 * 4 + 8
+    assert found.parameters == 4 * 8 + 8 + 16 + 8 * 2 + 2
+    assert found.parameter_bytes == 4 * found.parameters
+    assert found.model_dtype == "float32"
+    assert found.has_batch_norm
+    assert not found.has_conv_4d
+    assert found.loss_inferred
+    assert found.optimizer_name == "torch.optim.AdamW"
+    assert found.optimizer_assumed
+    assert found.optimizer_kwargs == {"lr": 1e-3}
+    assert found.optimizer_groups == [{"lr": 1e-3}]
+    assert found.loader["given"] is False
+    assert found.caller["num_threads"] == torch.get_num_threads()
+    assert found.fingerprint.startswith("sha256:")
+
+
+def test_facts_survive_json() -> None:
+    """Strict JSON, no NaN, equal after the round trip, also with odd optimizer options."""
+    model = net()
+    optimizer = torch.optim.Adam(
+        [
+            {"params": model[0].parameters(), "lr": torch.tensor(0.5), "odd": object()},
+            {"params": model[2].parameters()},
+        ],
+        lr=1e-2,
+        betas=(0.8, 0.9),
+        foreach=False,
+    )
+    optimizer.param_groups[1]["limit"] = math.inf
+    found = facts(model, DataLoader(data(), batch_size=8, shuffle=True), optimizer=optimizer)
+    text = json.dumps(found.to_json(), allow_nan=False)
+    assert Facts.from_json(json.loads(text)) == found
+    assert found.optimizer_groups[0]["lr"] == 0.5
+    assert found.optimizer_kwargs["betas"] == [0.8, 0.9]
+    assert "odd" not in found.optimizer_groups[0]
+    assert "limit" not in found.optimizer_groups[1]
+    assert found.loader["batch_size"] == 8
+    assert not found.optimizer_assumed
+
+
+@pytest.mark.parametrize("change", [{"more": 1}, {"samples": ...}, None])
+def test_facts_of_another_shape_are_refused(change: dict[str, Any] | None) -> None:
+    """A missing or unknown field is named."""
+    written = facts().to_json()
+    for key, value in (change or {}).items():
+        if value is ...:
+            del written[key]
+        else:
+            written[key] = value
+    with pytest.raises(ConfigError, match=r"more|samples|list"):
+        Facts.from_json([] if change is None else written)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Conv2d(3, 2, 1), True),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 2, 1)), True),
+        (nn.Sequential(nn.Flatten(2), nn.Conv1d(3, 2, 1), nn.Unflatten(2, (-1, 1))), False),
+        (nn.Sequential(nn.Conv2d(3, 2, 1), nn.Unflatten(1, (2, 1)), nn.Conv3d(2, 2, 1), nn.Flatten(1, 2)), False),
+    ],
+)
+def test_channels_last_matters_for_two_dimensional_convolutions_only(layer: nn.Module, expected: bool) -> None:
+    """Conv1d has nothing to gain, Conv3d breaks."""
+    images = TensorDataset(torch.zeros(8, 3, 8, 8), torch.zeros(8, dtype=torch.int64))
+    assert facts(conv(layer), images).has_conv_4d is expected
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "device", "expected"),
+    [
+        (torch.optim.AdamW, "cpu", ("for-loop", "foreach", "fused")),
+        (torch.optim.RMSprop, "cpu", ("for-loop", "foreach")),
+        (torch.optim.SparseAdam, "cpu", ()),
+        (lambda params: torch.optim.AdamW(params, differentiable=True), "cpu", ()),
+        (torch.optim.AdamW, "meta", ("for-loop",)),
+        (lambda params: torch.optim.Adam(params, lr=torch.tensor(0.1)), "cpu", ("for-loop", "fused")),
+    ],
+)
+def test_implementations_are_those_that_constructor_and_device_support(
+    optimizer: Any, device: str, expected: tuple[str, ...]
+) -> None:
+    """What would raise is not offered."""
+    assert facts(optimizer=optimizer, device=device).optimizer_implementations == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "now"),
+    [({}, None), ({"foreach": True}, "foreach"), ({"foreach": False}, "for-loop"), ({"fused": True}, "fused")],
+)
+def test_the_implementation_in_use_is_read_off_the_optimizer(options: dict[str, bool], now: str | None) -> None:
+    """None where the user left the choice to torch."""
+    assert facts(optimizer=lambda params: torch.optim.SGD(params, **options)).optimizer_implementation_now == now
+
+
+def test_samples_of_unequal_sizes_keep_batches_of_one() -> None:
+    """Training with batches of one goes on; larger ones are ruled out with the sizes and the remedy."""
+    model = conv(nn.Conv2d(3, 2, 1))
+    found = facts(model, DataLoader(Heights(), batch_size=1))
+    assert "collate_fn" in str(found.batches_kept)
+    assert "float32[3,8,8]" in str(found.batches_kept)
+    equal = TensorDataset(torch.zeros(8, 3, 8, 8), torch.zeros(8, dtype=torch.int64))
+    assert facts(model, DataLoader(equal, batch_size=1)).batches_kept is None
+
+
+def test_the_dtype_is_that_of_most_parameters() -> None:
+    """One odd layer does not decide."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).bfloat16()
+    model[0].bias = nn.Parameter(torch.zeros(8, dtype=torch.bfloat16))
+    images = TensorDataset(torch.zeros(8, 4, dtype=torch.bfloat16), torch.zeros(8, dtype=torch.int64))
+    assert facts(model, images).model_dtype == "bfloat16"
+
+
+def test_workers_and_determinism_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What restricts the search is in the facts."""
+    loader = DataLoader(data(), num_workers=1, multiprocessing_context="spawn", collate_fn=lambda samples: samples)
+    task = Task(net(), loader)
+    batch = [torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)]
+    loss = resolve_loss(model=task.build_model(), batch=batch)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    found = Facts.of(task, task.build_model(), task.data, batch, loss, "cpu")
+    assert "collate_fn" in str(found.workers_refused)
+    assert found.deterministic
+    assert found.caller["start_method"] == "spawn"
+
+
+def test_gathering_changes_nothing() -> None:
+    """Weights, optimizer options and random states stay; facts are frozen."""
+    model, dataset = net(), data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = torch.get_rng_state(), [parameter.clone() for parameter in model.parameters()]
+    found = facts(model, dataset, optimizer=optimizer)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert all(map(torch.equal, model.parameters(), before[1]))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.samples = 3  # type: ignore[misc]

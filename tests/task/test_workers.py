@@ -1,0 +1,141 @@
+"""Whether loader workers can be started."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from autotune.task import LoaderParts
+from autotune.task.workers import main_refusal, start_method, workers_refused
+
+
+class Plain(Dataset[Any]):
+    """Picklable if this very module can be imported by its name, as a user's is."""
+
+    def __init__(self, extra: Any = None) -> None:
+        self.extra = extra
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+def parts(dataset: Any, method: str | None = "spawn", **options: Any) -> LoaderParts:
+    return dataclasses.replace(LoaderParts.of(dataset), multiprocessing_context=method, **options)
+
+
+def data() -> TensorDataset:
+    return TensorDataset(torch.arange(4))
+
+
+def main(path: Path | None, name: str | None = None) -> ModuleType:
+    module = ModuleType("__main__")
+    module.__spec__ = None if name is None else SimpleNamespace(name=name)  # type: ignore[assignment]
+    if path is not None:
+        module.__file__ = str(path)
+    return module
+
+
+def test_fork_needs_no_pickling() -> None:
+    """A lambda or a local class is fine there."""
+    assert workers_refused(parts(data(), "fork", collate_fn=lambda samples: samples)) is None
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_can_be_sent_is_accepted(method: str) -> None:
+    """Torch's own dataset and collate travel to any worker."""
+    assert workers_refused(parts(data(), method, collate_fn=torch.utils.data.default_collate)) is None
+
+
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
+def test_a_lambda_is_refused_by_its_argument(name: str) -> None:
+    """The reason names what, the start method and the remedy."""
+    reason = str(workers_refused(parts(data(), "spawn", **{name: lambda value: value})))
+    assert reason.startswith(name)
+    assert "spawn" in reason
+    assert "module level" in reason
+    assert "__main__" in reason
+
+
+def test_a_local_dataset_class_is_refused() -> None:
+    """A class made inside a function cannot be found by a worker."""
+
+    class Local(Plain):
+        pass
+
+    assert str(workers_refused(parts(Local()))).startswith("dataset")
+
+
+def test_a_sampler_stays_here_and_need_not_pickle() -> None:
+    """torch draws the indices in the training process."""
+
+    class Local(list[int]):
+        def __reduce__(self) -> Any:
+            raise pickle.PicklingError("never sent")
+
+    assert workers_refused(parts(data(), sampler=Local([1, 2]))) is None
+
+
+def test_large_data_is_not_copied_and_locks_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are not serialised to find out; locks pickle only while a process starts."""
+
+    def forbidden(self: torch.Tensor, protocol: int) -> Any:
+        raise AssertionError("serialised")
+
+    monkeypatch.setattr(torch.Tensor, "__reduce_ex__", forbidden)
+    dataset = data()
+    dataset.lock = multiprocessing.get_context("spawn").Lock()  # type: ignore[attr-defined]
+    assert workers_refused(parts(dataset)) is None
+
+
+def test_tensors_on_a_device_cannot_come_from_workers() -> None:
+    """Whatever the start method, the hint is to return CPU tensors."""
+    batch = [torch.zeros(2, device="meta")]
+    for method in ("fork", "spawn"):
+        assert "CPU" in str(workers_refused(parts(data(), method), batch))
+    assert workers_refused(parts(data(), "fork"), [torch.zeros(2)]) is None
+
+
+def test_asking_for_the_start_method_does_not_fix_it() -> None:
+    """The loader's own, else the process's, else the platform's default."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    assert start_method(parts(data(), "forkserver")) == "forkserver"
+    assert start_method(parts(data(), None)) in multiprocessing.get_all_start_methods()
+    assert multiprocessing.get_start_method(allow_none=True) == before
+
+
+def test_a_script_without_a_guard_would_run_again(tmp_path: Path) -> None:
+    """The reason names the guard; with one, or inside a package's __main__, all is well."""
+    bare, guarded = tmp_path / "bare.py", tmp_path / "guarded.py"
+    bare.write_text("print('train')\n")
+    guarded.write_text("import sys\nif __name__ == '__main__':\n    print('train')\n")
+    assert '`if __name__ == "__main__":`' in str(main_refusal(main(bare), uses_main=False))
+    assert "bare.py" in str(main_refusal(main(bare, "package.bare"), uses_main=False))
+    assert main_refusal(main(guarded), uses_main=True) is None
+    assert main_refusal(main(bare, "package.__main__"), uses_main=False) is None
+
+
+def test_a_notebook_has_no_file_to_find_classes_in() -> None:
+    """It matters only where something of it is needed."""
+    assert main_refusal(main(None), uses_main=False) is None
+    assert "notebook" in str(main_refusal(main(None), uses_main=True))
+
+
+def test_what_is_defined_in_a_notebook_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of a main program without a file pickles here and is unknown to a worker."""
+    notebook = main(None)
+    cell = type("Cell", (Plain,), {"__module__": "__main__", "__qualname__": "Cell"})
+    notebook.Cell = cell  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    assert "notebook" in str(workers_refused(parts(cell())))

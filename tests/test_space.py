@@ -1,0 +1,69 @@
+"""What may be tried, and why the rest is dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import SettingsError
+from autotune.settings import Settings
+from autotune.space import BatchRules, Space, largest_divisor
+from tests.planner.fake_machine import candidates
+
+
+def test_a_space_allows_only_the_listed_values_of_a_knob() -> None:
+    """Knobs left out are free; 1 is not True."""
+    space = Space(num_workers=[0, 2], channels_last=[False])
+    assert space.allows("num_workers", 2)
+    assert not space.allows("num_workers", 1)
+    assert not space.allows("channels_last", True)
+    assert space.allows("batch_size", 7)
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"workers": [1]}, {"num_workers": []}, {"num_workers": 2}, {"num_workers": ["2"]}, {"precision": "fp32"}]
+)
+def test_a_space_that_cannot_be_is_refused(knobs: dict[str, object]) -> None:
+    """Unknown knobs, empty lists and values outside the domain are named."""
+    with pytest.raises(SettingsError):
+        Space(**knobs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "8"])
+@pytest.mark.parametrize("name", ["base_batch_size", "effective_batch_size", "max_batch_size"])
+def test_batch_rules_are_whole_positive_numbers(name: str, value: object) -> None:
+    """Anything else is refused with its name."""
+    with pytest.raises(SettingsError, match=name):
+        BatchRules(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_locked_effective_batch_admits_only_its_factors() -> None:
+    """64 as 16 x 4 is fine, 128 is not."""
+    locked = candidates(Settings(batch_size=64), locked=True, max_effective_batch_size=64)
+    assert locked.refusal(Settings(batch_size=16, gradient_accumulation_steps=4)) is None
+    assert "locked" in str(locked.refusal(Settings(batch_size=128)))
+
+
+def test_batches_under_way_must_fit_shared_memory() -> None:
+    """Workers times prefetch times batch times sample is bounded."""
+    space = candidates()
+    assert space.refusal(Settings(batch_size=32).replace(num_workers=2, num_threads=2)) is None
+    roomy = Settings(batch_size=256, num_threads=2).replace(num_workers=1000, prefetch_factor=1000)
+    assert "/dev/shm" in str(space.refusal(roomy))
+
+
+def test_the_baseline_may_always_be_run() -> None:
+    """It is what the caller has, whatever the rules say."""
+    odd = candidates(Settings(batch_size=4096), max_batch_size=8)
+    assert odd.refusal(odd.baseline) is None
+
+
+def test_a_dropped_knob_is_refused_with_its_reason() -> None:
+    """The reason text is what the user reads."""
+    dropped = candidates(dropped={"num_workers": "the lambda does not pickle"})
+    assert "lambda" in str(dropped.refusal(dropped.baseline.replace(num_workers=1)))
+
+
+@pytest.mark.parametrize(("number", "most", "divisor"), [(70, 16, 14), (64, 64, 64), (7, 6, 1), (5, 0, 1)])
+def test_the_largest_divisor_is_at_most_the_cap(number: int, most: int, divisor: int) -> None:
+    """Micro-batches divide the effective batch."""
+    assert largest_divisor(number, most) == divisor

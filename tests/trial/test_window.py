@@ -1,0 +1,167 @@
+"""Windows on a fake clock: warm-up, whole chunks, cuts, epoch ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from autotune.errors import TaskError
+from autotune.measurement import Chunk
+from autotune.trial.stream import BatchStream, chunk_batches
+from autotune.trial.timer import WindowTimer
+from autotune.trial.window import Window, epoch_turn_s, measure, warm_up
+
+_CPU = torch.device("cpu")
+
+
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeLoader:
+    """Yields ``batches`` batches of ``rows`` rows per pass, each after ``wait_s`` (plus ``turn_s`` for the first)."""
+
+    def __init__(self, clock: FakeClock, *, batches: int, rows: int, wait_s: float = 0.0, turn_s: float = 0.0) -> None:
+        self.clock, self.batches, self.rows, self.wait_s, self.turn_s = clock, batches, rows, wait_s, turn_s
+
+    def __iter__(self) -> Iterator[int]:
+        self.clock.sleep(self.turn_s)
+        for _ in range(self.batches):
+            self.clock.sleep(self.wait_s)
+            yield self.rows
+
+
+def _stream(loader: FakeLoader, ends: list[int] | None = None) -> BatchStream:
+    ends = ends if ends is not None else []
+    return BatchStream(loader, on_epoch_end=lambda: ends.append(1), clock=loader.clock)
+
+
+def _step(clock: FakeClock, seconds: float):
+    def step(batch: int) -> torch.Tensor:
+        clock.sleep(seconds)
+        return torch.tensor(1.0)
+
+    return step
+
+
+def _measure(stream: BatchStream, clock: FakeClock, step_s: float, **arguments: object) -> Window:
+    arguments = {"batches_per_chunk": 1, "window_s": 1.0, **arguments}
+    return measure(stream, _step(clock, step_s), lambda rows: rows, WindowTimer(_CPU, clock), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_window_holds_whole_chunks_for_at_least_its_time() -> None:
+    """0.3 s steps in chunks of two fill a 1 s window with two chunks of 0.6 s."""
+    clock = FakeClock()
+    stream = _stream(FakeLoader(clock, batches=100, rows=4, wait_s=0.1))
+    window = _measure(stream, clock, 0.2, batches_per_chunk=2)
+    assert window.chunks == (Chunk(8, pytest.approx(0.6), pytest.approx(0.2)),) * 2
+    assert not window.cut
+
+
+def test_waiting_for_the_loader_is_counted_as_waiting() -> None:
+    """0.1 s of each 0.5 s is waited."""
+    clock = FakeClock()
+    window = _measure(_stream(FakeLoader(clock, batches=100, rows=4, wait_s=0.1)), clock, 0.4)
+    assert sum(chunk.waited_s for chunk in window.chunks) == pytest.approx(0.2 * sum(c.seconds for c in window.chunks))
+
+
+def test_a_hopeless_rate_is_cut_after_two_chunks_at_most() -> None:
+    """4 rows in 1 s is far below 100/s: one chunk is enough to see it."""
+    clock = FakeClock()
+    window = _measure(_stream(FakeLoader(clock, batches=100, rows=4)), clock, 1.0, window_s=50.0, cut_below_samples_per_s=100)
+    assert window.cut
+    assert len(window.chunks) == 1
+
+
+def test_a_fast_rate_is_not_cut() -> None:
+    """The same threshold lets a rate above it run its whole window."""
+    clock = FakeClock()
+    window = _measure(_stream(FakeLoader(clock, batches=1000, rows=4)), clock, 0.02, cut_below_samples_per_s=100)
+    assert not window.cut
+    assert sum(chunk.seconds for chunk in window.chunks) >= 1.0 - 1e-9
+
+
+def test_chunks_across_an_epoch_end_are_kept_apart_and_priced() -> None:
+    """Epochs of 5 batches with a 2 s turn: the rate is the inner one, the turn comes out as 2 s."""
+    clock = FakeClock()
+    ends: list[int] = []
+    stream = _stream(FakeLoader(clock, batches=5, rows=4, turn_s=2.0), ends)
+    window = _measure(stream, clock, 0.1, window_s=6.0)
+    assert all(chunk.seconds == pytest.approx(0.1) for chunk in window.chunks)
+    assert window.epoch_ends == len(ends) == len(window.crossed) > 0
+    first_pass = 1  # the first pass starts inside the window and carries its start as waiting
+    assert epoch_turn_s(window, latency_s=99.0) == pytest.approx(2.0, rel=0.2 * first_pass)
+
+
+def test_epochs_shorter_than_a_chunk_are_counted_as_they_come() -> None:
+    """With one batch per epoch every chunk holds its turns, so nothing is priced on top."""
+    clock = FakeClock()
+    stream = _stream(FakeLoader(clock, batches=1, rows=4, turn_s=0.5))
+    stream.take()
+    window = _measure(stream, clock, 0.1, window_s=6.0)
+    assert window.chunks == window.crossed
+    assert epoch_turn_s(window, latency_s=99.0) == 0.0
+
+
+def test_an_epoch_longer_than_the_window_is_priced_by_its_seen_start() -> None:
+    """No epoch end was crossed: the pipeline's start stands in."""
+    clock = FakeClock()
+    window = _measure(_stream(FakeLoader(clock, batches=1000, rows=4)), clock, 0.1)
+    assert epoch_turn_s(window, latency_s=1.25) == 1.25
+
+
+def test_warm_up_ends_when_the_stock_is_used_up() -> None:
+    """Without any waiting, all workers x prefetch batches are consumed first."""
+    clock = FakeClock()
+    stream = _stream(FakeLoader(clock, batches=100, rows=4))
+    warm_up(stream, _step(clock, 0.1), lambda rows: rows, stock=8, least=2, clock=clock)
+    assert stream.batches == 8
+
+
+def test_warm_up_ends_early_once_a_step_waited() -> None:
+    """A batch that was not ready shows that no stock is left."""
+    clock = FakeClock()
+    stream = _stream(FakeLoader(clock, batches=100, rows=4, wait_s=1.0))
+    warm_up(stream, _step(clock, 0.1), lambda rows: rows, stock=8, least=2, clock=clock)
+    assert stream.batches == 3
+
+
+def test_a_slow_first_step_stays_outside_the_window() -> None:
+    """Two steps of warm-up swallow the cost of the first ones."""
+    clock = FakeClock()
+    stream = _stream(FakeLoader(clock, batches=100, rows=4))
+    costs = iter([5.0, 5.0] + [0.1] * 1000)
+
+    def step(batch: int) -> torch.Tensor:
+        clock.sleep(next(costs))
+        return torch.tensor(1.0)
+
+    warm_up(stream, step, lambda rows: rows, stock=0, least=2, clock=clock)
+    window = measure(
+        stream, step, lambda rows: rows, WindowTimer(_CPU, clock), batches_per_chunk=1, window_s=1.0
+    )
+    assert all(chunk.seconds == pytest.approx(0.1) for chunk in window.chunks)
+
+
+def test_data_without_a_batch_is_an_error_not_an_endless_loop() -> None:
+    """An empty pass raises, first and later passes alike."""
+    clock = FakeClock()
+    with pytest.raises(TaskError, match="no batch"):
+        _stream(FakeLoader(clock, batches=0, rows=4)).take()
+
+
+@pytest.mark.parametrize(("workers", "accumulation", "batches"), [(0, 1, 1), (3, 1, 3), (2, 4, 4), (3, 2, 6)])
+def test_a_chunk_is_whole_worker_rounds_and_whole_groups(workers: int, accumulation: int, batches: int) -> None:
+    """Bursts of workers and of optimizer steps average out inside a chunk."""
+    assert chunk_batches(workers, accumulation) == batches
