@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autotune.config import TunedConfig
-from autotune.config.verdict import Verdict, judge
+from autotune.config.assemble import assemble
+from autotune.config.verdict import judge
 from autotune.errors import SettingsError
 from autotune.hardware import Hardware, Limits
-from autotune.learning_rate import LrScaling, scale
+from autotune.learning_rate import LrScaling
+from autotune.measurement import Outcome, Probe
 from autotune.planner import CPU, GPU, Found, Pace, Plan
 from autotune.race import RaceResult, race
 from autotune.report.narrator import Narrator, ProgressOption
 from autotune.sandbox import InProcess, Sandbox
-from autotune.settings import Settings
 from autotune.space import BatchRules, Candidates, Space
 from autotune.study import Study
-from autotune.task import Facts, Task
+from autotune.task import Task
 
 __all__ = ["Options", "autotune", "tune"]
 
@@ -144,7 +145,9 @@ class Options:
         _check_number("time_budget_s", self.time_budget_s, above=0.0, below=float("inf"))
         _check_number("memory_margin", self.memory_margin, above=-1e-9, below=1.0)
         if self.lr_scaling not in ("linear", "sqrt", "auto", None):
-            raise SettingsError(f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.')
+            raise SettingsError(
+                f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.'
+            )
         if type(self.seed) is not int:
             raise SettingsError(f"seed={self.seed!r} is not possible.", "Give an int.")
         if self.space is not None and not isinstance(self.space, Space):
@@ -172,7 +175,6 @@ def tune(task: Task, **options: Any) -> TunedConfig:
     started_s = time.perf_counter()
     hardware = _hardware(task, call)
     limits = Limits.of(hardware)
-    pace = GPU if hardware.accelerator else CPU
     with (
         Study(call.storage, call.study_name, seed=call.seed) as study,
         Narrator(call.progress, call.time_budget_s) as narrator,
@@ -180,6 +182,8 @@ def tune(task: Task, **options: Any) -> TunedConfig:
     ):
         narrator.say("start", "starting the process in which everything is measured")
         facts = sandbox.describe()
+        hardware = sandbox.hardware
+        pace = GPU if hardware.accelerator else CPU
         candidates = Candidates.of(facts, hardware, limits, rules, call.space or Space())
         search = Plan(
             candidates=candidates,
@@ -239,7 +243,7 @@ class _Run:
             seed=self.plan.seed,
         )
 
-    def _lap(self, probe: Any) -> Any:
+    def _lap(self, probe: Probe) -> Outcome:
         outcome = self.sandbox.run(probe)
         self.study.record(outcome)
         self.narrator.lap(outcome)
@@ -261,8 +265,9 @@ class _Stopwatch:
 
 
 def _hardware(task: Task, call: Options) -> Hardware:
-    hardware = call.hardware or Hardware.detect()
-    return dataclasses.replace(hardware, accelerator=None) if task.device == "cpu" else hardware
+    if call.hardware is None:
+        return Hardware.detect(device=task.device)
+    return dataclasses.replace(call.hardware, accelerator=None) if task.device == "cpu" else call.hardware
 
 
 def _open(task: Task, hardware: Hardware, limits: Limits, call: Options) -> Sandbox | InProcess:
@@ -281,43 +286,7 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: _Run) -> Tuned
         spent_s={"start": run.sandbox.start_s, **run.spent_s},
         interrupted=run.interrupted,
     )
-    return _config(task, call, hardware, candidates, verdict)
-
-
-def _config(
-    task: Task, call: Options, hardware: Hardware, candidates: Candidates, verdict: Verdict
-) -> TunedConfig:
-    shared = {
-        "baseline": candidates.baseline,
-        "facts": candidates.facts,
-        "hardware": hardware,
-        "max_grad_norm": task.max_grad_norm,
-        "task": task,
-    }
-    same_batch = TunedConfig(
-        settings=verdict.same_batch_settings,
-        learning_rate=_learning_rate(call, candidates, verdict.same_batch_settings),
-        evidence=verdict.same_batch_evidence,
-        **shared,
-    )
-    return TunedConfig(
-        settings=verdict.settings,
-        learning_rate=_learning_rate(call, candidates, verdict.settings),
-        evidence=verdict.evidence,
-        same_batch=same_batch,
-        **shared,
-    )
-
-
-def _learning_rate(call: Options, candidates: Candidates, settings: Settings) -> Any:
-    effective, samples = settings.effective_batch_size, candidates.facts.samples
-    return scale(
-        base_batch_size=candidates.base_batch_size,
-        effective_batch_size=effective,
-        rule=call.lr_scaling,
-        optimizer_name=candidates.facts.optimizer_name,
-        steps_per_epoch=-(-samples // effective) if samples and effective else None,
-    )
+    return assemble(verdict, candidates, task=task, hardware=hardware, lr_scaling=call.lr_scaling)
 
 
 def _assumptions(candidates: Candidates) -> list[str]:

@@ -88,7 +88,12 @@ def scale(
     _check(base_batch_size, effective_batch_size, rule, cap)
     if base_batch_size is None or effective_batch_size is None or base_batch_size == effective_batch_size:
         return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=())
-    growth = effective_batch_size / base_batch_size
+    return _plan(effective_batch_size / base_batch_size, rule, optimizer_name, steps_per_epoch, cap)
+
+
+def _plan(
+    growth: float, rule: LrScaling | None, optimizer_name: str, steps_per_epoch: int | None, cap: float
+) -> LearningRatePlan:
     adaptive = is_adaptive(optimizer_name)
     if rule is None:
         note = f"The learning rate is left alone (lr_scaling=None) although the batch is {growth:g}x the old one."

@@ -245,9 +245,7 @@ class TimedOut:
 
 Outcome = Measured | OutOfMemory | Rejected | Crashed | TimedOut
 
-_FATES: Mapping[str, type[Outcome]] = {
-    cls.fate: cls for cls in (Measured, OutOfMemory, Rejected, Crashed, TimedOut)
-}
+_FATES: Mapping[str, type[Outcome]] = {cls.fate: cls for cls in (Measured, OutOfMemory, Rejected, Crashed, TimedOut)}
 
 
 def outcome_from_json(data: Mapping[str, Any]) -> Outcome:

@@ -1,6 +1,6 @@
 """Tune, then train with ``TrainStep``: precision, accumulation, clipping and the last, partial group are its business.
 
-Run it with ``python examples/train_step.py`` (about 50 s on two cores; needs the extra ``demo`` for its photos).
+Run it with ``python examples/train_step.py`` (about 40 s on two cores; needs the extra ``demo`` for its photos).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def make_optimizer(params):  # a function, so that the tuner can make a fresh on
 
 
 def main() -> None:
-    dataset = CropDataset(prepare_crops(say=print))
+    dataset = CropDataset(prepare_crops(crops=2600, say=print))
     tuned = autotune(
         CropNet,
         dataset,
@@ -29,7 +29,7 @@ def main() -> None:
         optimizer=make_optimizer,
         base_batch_size=32,
         max_grad_norm=1.0,
-        time_budget_s=30,
+        time_budget_s=25,
     )
     print(tuned)
     tuned.save("autotune.json")  # TunedConfig.load reads it again; any other program can, too

@@ -157,17 +157,20 @@ def _data_order(config: TunedConfig) -> list[str]:
 
 
 def _process_wide(config: TunedConfig) -> list[str]:
-    new = config.settings
-    calls = []
-    if new.num_threads is not None:
-        calls.append(f"torch.set_num_threads({new.num_threads})")
-    if new.cudnn_benchmark:
-        calls.append("torch.backends.cudnn.benchmark = True")
-    if new.precision == "tf32":
-        calls.append('torch.set_float32_matmul_precision("high")')
+    new, before = config.settings, config.facts.caller
+    wanted = {
+        "num_threads": (new.num_threads, f"torch.set_num_threads({new.num_threads})"),
+        "cudnn_benchmark": (new.cudnn_benchmark, f"torch.backends.cudnn.benchmark = {new.cudnn_benchmark}"),
+        "float32_matmul_precision": (
+            "high" if new.precision == "tf32" else None,
+            'torch.set_float32_matmul_precision("high")',
+        ),
+    }
+    calls = [call for name, (value, call) in wanted.items() if value not in (None, before.get(name, value))]
     if not calls:
         return []
-    return [f"Process-wide: tuned.prepare() calls {', '.join(calls)}; tuned.switches() puts them back afterwards."]
+    said = f"Process-wide: tuned.prepare() sets {', '.join(calls)}"
+    return [f"{said}; `with tuned.switches():` sets them for a block only."]
 
 
 def _drops_last(config: TunedConfig) -> bool:

@@ -161,7 +161,9 @@ def _rate(measured: Measured | None) -> float | None:
 
 
 def _measured(outcomes: Sequence[Outcome], settings: Settings) -> Measured | None:
-    found = [one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind != "numerics"]
+    found = [
+        one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind != "numerics"
+    ]
     return found[-1] if found else None
 
 

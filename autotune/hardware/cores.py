@@ -99,8 +99,8 @@ def _slurm_share(env: Mapping[str, str], notes: list[str]) -> Iterator[tuple[int
             continue
         if value.isdigit() and int(value) > 0:
             yield int(value), f"{name}={value}"
-            return  # a task's share is the closer bound of the two
-        notes.append(f"{name}={value!r} is no number of cores and is ignored.")
+        else:
+            notes.append(f"{name}={value!r} is no number of cores and is ignored.")
 
 
 def _cpuinfo(root: Path) -> Iterator[dict[str, str]]:

@@ -116,6 +116,11 @@ class Hardware:
             notes=tuple(notes),
         )
 
+    @property
+    def device(self) -> str:
+        """Where training runs here, as torch spells it: "cuda:0", or "cpu" without an accelerator."""
+        return f"{self.accelerator.type}:{self.accelerator.index}" if self.accelerator else "cpu"
+
     def completed(self, *, torch: Any | None = None) -> Hardware:
         """This record with what only the device itself can say; for a process that may initialise it.
 

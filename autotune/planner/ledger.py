@@ -23,9 +23,7 @@ class Ledger:
         batch_gain: What each doubling of the effective batch must gain to be worth the change in training.
     """
 
-    def __init__(
-        self, candidates: Candidates, fits: Callable[[Measured], bool], *, batch_gain: float = 0.04
-    ) -> None:
+    def __init__(self, candidates: Candidates, fits: Callable[[Measured], bool], *, batch_gain: float = 0.04) -> None:
         self._candidates = candidates
         self._fits = fits
         self._batch_gain = batch_gain
@@ -69,8 +67,9 @@ class Ledger:
     def _score(self, measured: Measured) -> float:
         """The rate, less what a larger batch and (as a tie-break) more processes and other numerics have to earn."""
         settings, baseline = measured.settings, self._candidates.baseline
-        doublings = 0.0
+        doublings: float = 0.0
         if settings.effective_batch_size and baseline.effective_batch_size:
             doublings = max(0.0, math.log2(settings.effective_batch_size / baseline.effective_batch_size))
         ties = settings.num_workers + (settings.precision != "fp32") + (settings.compile_mode is not None)
-        return measured.samples_per_s / ((1 + self._batch_gain) ** doublings * (1 + _TIE) ** ties)
+        handicap: float = (1 + self._batch_gain) ** doublings * (1 + _TIE) ** ties
+        return measured.samples_per_s / handicap

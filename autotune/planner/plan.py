@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autotune.errors import DoesNotFitError, TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import Crashed, Measured, OutOfMemory, Outcome, Probe, Rejected, TimedOut
+from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Probe, Rejected, TimedOut
 from autotune.planner.gate import numerics_refusal
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace, race_reserve_s
@@ -171,7 +171,7 @@ class Plan:
         return outcome
 
     def _found(self, baseline: Measured) -> Found:
-        finalists = []
+        finalists: list[Measured] = []
         for same_batch in (False, True):
             winner = self._gated(same_batch)
             if winner is not None and winner.settings not in [one.settings for one in finalists]:
@@ -240,4 +240,3 @@ def _baseline_error(outcome: Rejected | Crashed) -> TaskError:
         f"The process died while it trained your own setting (exit code {outcome.exit_code}).",
         f"Its last output:\n{outcome.output_tail}",
     )
-

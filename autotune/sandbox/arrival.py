@@ -60,8 +60,8 @@ def untyped_rebuilder() -> Callable[..., torch.Tensor]:
     """``torch._utils._rebuild_tensor_v3`` for a storage that, unlike when ``torch.load`` calls it, is untyped."""
 
     def rebuild(storage: torch.UntypedStorage, *metadata: Any) -> torch.Tensor:
-        tensor: torch.Tensor = torch._utils._rebuild_tensor_v3(typed_storage(storage, torch.uint8), *metadata)
-        return tensor
+        typed = typed_storage(storage, torch.uint8)
+        return torch._utils._rebuild_tensor_v3(typed, *metadata)  # type: ignore[no-any-return, no-untyped-call]
 
     return rebuild
 

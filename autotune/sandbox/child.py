@@ -58,6 +58,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._bench: Any = None
+        self._hardware: dict[str, Any] = {}
         self._limit: Callable[[Any], AbstractContextManager[object]] = nullcontext
         self.done = False
         """No further request may be answered by this process."""
@@ -71,7 +72,7 @@ class Desk:
                 case "start":
                     return self._start(request)
                 case "describe":
-                    return {"facts": self._bench.describe().to_json()}
+                    return {"facts": self._bench.describe().to_json(), "hardware": self._hardware}
                 case _:
                     return self._run(request)
         except Exception as error:
@@ -96,11 +97,13 @@ class Desk:
         from autotune.sandbox import arrival
         from autotune.sandbox.address_space import limit_for
 
-        hardware, limits = Hardware.from_json(request["hardware"]), Limits.from_json(request["limits"])
+        hardware = Hardware.from_json(request["hardware"]).completed()  # here the device may be initialised
+        limits = Limits.from_json(request["limits"])
         task = arrival.load(self._directory)
         bench = _attribute(request["bench"])
+        self._hardware = hardware.to_json()
         self._bench = bench(task, hardware, limits, fresh=lambda: arrival.load(self._directory))
-        device = getattr(task, "device", None) or (hardware.accelerator.type if hardware.accelerator else "cpu")
+        device = getattr(task, "device", None) or hardware.device
         self._limit = lambda probe: limit_for(probe, device, limits.ram_bytes)
         return {}
 

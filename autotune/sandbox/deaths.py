@@ -68,8 +68,9 @@ def death_error(death: Death, doing: str, deadline_s: float, limit_bytes: int) -
     remedy = "Use isolate=False to see the failure in this process."
     match death:
         case OverLimit():
-            cause = f"{doing} took {death.peak_bytes / 2**30:.2f} of {limit_bytes / 2**30:.2f} GiB allowed."
-            return DoesNotFitError(cause.capitalize(), "Free memory, or pass factories that make less at once.")
+            used = f"used {death.peak_bytes / 2**30:.2f} of {limit_bytes / 2**30:.2f} GiB allowed"
+            remedy = "Free memory, or pass factories that make less at once."
+            return DoesNotFitError(f"The isolated process {used} while {doing}.", remedy)
         case Overdue():
             cause = f"The isolated process did not finish {doing} within {deadline_s:g} s.{_quoted(death.output_tail)}"
             return SandboxError(cause, remedy)

@@ -43,7 +43,9 @@ class InProcess:
     warnings = (_KNOWN_LIMITS,)
 
     def __init__(self, task: Task, hardware: Hardware, limits: Limits, *, bench: str = "autotune.trial:Bench") -> None:
-        self._task, self._hardware = task, hardware
+        self._task = task
+        self.hardware = hardware.completed()
+        """With what only the device itself can say."""
         self._limits = dataclasses.replace(limits, ram_bytes=limits.ram_bytes // 2)
         module, _, name = bench.partition(":")
         self._make: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -53,7 +55,7 @@ class InProcess:
     def __enter__(self) -> InProcess:
         self._snapshot = Snapshot.of(self._task)
         try:
-            self._bench = self._make(self._task, self._hardware, self._limits)
+            self._bench = self._make(self._task, self.hardware, self._limits)
         except BaseException:
             self.close()
             raise

@@ -32,7 +32,8 @@ _GRACE_S = 3.0  # for a healthy child to end its workers itself, which leaves no
 class Sandbox:
     """Runs a bench in a child process that may run out of memory, hang, crash or be killed.
 
-    Use it as a context manager. Leaving it ends the child with everything it started and removes every file.
+    Use it as a context manager, in a thread that lives on (the child dies with the thread that started it). Leaving
+    it ends the child with everything it started and removes every file.
 
     Args:
         task: What is trained; copied into the child.
@@ -53,7 +54,9 @@ class Sandbox:
         start_deadline_s: float = 120.0,
         bench: str = "autotune.trial:Bench",
     ) -> None:
-        self._task, self._hardware, self._limits = task, hardware, limits
+        self._task, self._limits = task, limits
+        self.hardware = hardware
+        """As handed over; after ``describe`` with what only the device itself can say."""
         self._start_deadline_s, self._bench = start_deadline_s, bench
         self._directory: PrivateDirectory | None = None
         self._environ: dict[str, str] = {}
@@ -83,11 +86,12 @@ class Sandbox:
             transport.dump(
                 self._task,
                 self._directory.path,
-                limit_bytes=int(_COPY_SHARE * self._hardware.ram_available_bytes),
+                limit_bytes=int(_COPY_SHARE * self.hardware.ram_available_bytes),
                 main=sys.modules["__main__"] if surroundings.main else None,
             )
             self._load(child)
         except BaseException:
+            self._end_child(grace_s=0.0)  # still starting: it would not listen
             self.close()
             raise
         self.start_s += time.monotonic() - began
@@ -114,6 +118,7 @@ class Sandbox:
             SandboxError: The child died or did not answer.
         """
         message = self._exchange(self._living_child(), {"do": "describe"}, "describing the task")
+        self.hardware = Hardware.from_json(message["hardware"])
         return self._with_refusal(Facts.from_json(message["facts"]))
 
     def run(self, probe: Probe) -> Outcome:
@@ -169,7 +174,7 @@ class Sandbox:
 
     def _load(self, child: ChildProcess) -> None:
         self._exchange(child, None, "starting")  # the answer to "prepare"
-        facts = {"hardware": self._hardware.to_json(), "limits": self._limits.to_json(), "bench": self._bench}
+        facts = {"hardware": self.hardware.to_json(), "limits": self._limits.to_json(), "bench": self._bench}
         self._exchange(child, {"do": "start", **facts}, "loading the task")
 
     def _living_child(self) -> ChildProcess:
@@ -200,9 +205,9 @@ class Sandbox:
             raise SandboxError("The sandbox is not open.", "Use it in a with statement.")
         return self._directory
 
-    def _end_child(self) -> None:
+    def _end_child(self, grace_s: float = _GRACE_S) -> None:
         child, self._child = self._child, None
-        left = child.finish(_GRACE_S) if child is not None else []
+        left = child.finish(grace_s) if child is not None else []
         if left:
             self._warnings.append(f"Processes of the isolated run could not be ended: {', '.join(map(str, left))}.")
 

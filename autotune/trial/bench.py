@@ -16,11 +16,12 @@ from autotune.build.switches import switches
 from autotune.build.train_step import TrainStep
 from autotune.errors import TaskError
 from autotune.hardware import Hardware, Limits
-from autotune.measurement import Measured, OutOfMemory, Outcome, Probe, Rejected
+from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.oom import memory_failure
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
+from autotune.task.samples import first_batch
 from autotune.trial.compute import run_compute
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
@@ -65,7 +66,7 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._task, self._hardware, self._limits, self._clock = task, hardware, limits, clock
-        self._device = torch.device(task.device or (hardware.accelerator.type if hardware.accelerator else "cpu"))
+        self._device = torch.device(task.device or hardware.device)
         self._models = ModelPool(task, fresh)
         self._data = task.data.resolve()
         self._facts: Facts | None = None
@@ -84,7 +85,7 @@ class Bench:
         """
         if self._facts is None:
             rows = None if self._data.batches_kept else self._describe_rows()
-            batch = self._one_batch(rows)
+            batch = first_batch(self._data, rows=rows)
             model = self._models.model.to(self._device)
             placed = to_device(batch, self._device, non_blocking=False)
             task = self._task
@@ -104,7 +105,7 @@ class Bench:
                 return self._answer(probe)
         except NotFinite as error:
             return self._rejected(probe, f"{error}.".capitalize(), "numerics", None)
-        except Exception as error:  # noqa: BLE001 - anything the user's code raises is an answer, kept in full
+        except Exception as error:
             return self._failed(probe, error)
 
     def close(self) -> None:
@@ -234,7 +235,7 @@ class Bench:
     def _some_batches(self, rows: int | None, count: int = _NUMERICS_BATCHES) -> list[Any]:
         self._phase = "loader"
         loader = build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0)
-        batches = [batch for batch, _ in zip(loader, range(count), strict=False)]
+        batches = [batch for _, batch in zip(range(count), loader, strict=False)]
         if not batches:
             raise TaskError("The data yields no batch.", "Check that the dataset has samples.")
         return batches
@@ -256,4 +257,3 @@ def _broken_context(error: Exception) -> bool:
 
 def _qualified(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
-

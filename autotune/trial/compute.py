@@ -15,7 +15,7 @@ from autotune.measurement import Measured, Probe
 from autotune.task.batches import batch_rows
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
-from autotune.trial.window import measure, take_steps, Taken
+from autotune.trial.window import Taken, measure, take_steps
 
 __all__ = ["Repeated", "run_compute"]
 

@@ -31,7 +31,7 @@ class ContinuedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         order = torch.roll(self._order, -self._offset)
-        for part in order.split(4096):
+        for part in torch.split(order, 4096):
             yield from part.tolist()
 
     def __len__(self) -> int:

@@ -14,8 +14,8 @@ from autotune.hardware import CpuMeter, tree_memory_bytes
 from autotune.measurement import Measured, Probe
 from autotune.task.batches import batch_rows
 from autotune.trial.live import Live
-from autotune.trial.timer import WindowTimer
 from autotune.trial.stream import chunk_batches
+from autotune.trial.timer import WindowTimer
 from autotune.trial.window import Taken, Window, epoch_turn_s, measure, take_steps, warm_up
 
 __all__ = ["NotFinite", "run_joint"]
@@ -48,8 +48,8 @@ def run_joint(
     settings = live.settings
     group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps)
     stock = settings.num_workers * (settings.prefetch_factor or 0)
-    was_warm = live.warm
-    if not was_warm:
+    was_started = live.started
+    if not live.warm:
         warm_up(live.stream, step, batch_rows, stock=stock, least=2, clock=clock)
         live.warm = True
     _finish_round(live, group)
@@ -64,7 +64,7 @@ def run_joint(
         chunks=window.chunks,
         epoch_rows=epoch_rows,
         epoch_turn_s=epoch_turn_s(window, latency_s=_latency_s(live)),
-        start_s=0.0 if was_warm else live.stream.workers_start_s + live.stream.first_batch_s,
+        start_s=0.0 if was_started else live.stream.workers_start_s + live.stream.first_batch_s,
         warmup_s=warm - begin,
         steps=live.stream.batches // settings.gradient_accumulation_steps,
         largest_batch_rows=window.largest_batch_rows,

@@ -35,7 +35,12 @@ class Live:
     step: TrainStep
     stream: BatchStream
     warm: bool = False
-    """Past its warm-up."""
+    """In its steady state: no stock of batches flatters it."""
+
+    @property
+    def started(self) -> bool:
+        """Whether it ran before."""
+        return self.stream.batches > 0
 
     def close(self) -> None:
         """Ends the loader's workers now, not when the garbage collector finds them."""
@@ -129,7 +134,7 @@ class LiveBuilder:
         data = self._data
         if data.iterable or data.batches_kept or data.sampler is not None or not data.samples:
             return None
-        return ContinuedSampler(data.samples, offset=self._samples_read, shuffle=data.shuffle, seed=0)
+        return ContinuedSampler(data.samples, offset=self._samples_read, shuffle=bool(data.shuffle), seed=0)
 
 
 def free_memory(device: torch.device) -> None:

@@ -72,7 +72,7 @@ class ModelPool:
     def _any_free(self) -> nn.Module:
         for models in self._free.values():
             if models:
-                return models.pop().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
+                return models.pop().to(memory_format=torch.contiguous_format)
         raise TaskError(
             "The model is in use by another setting and there is no second copy of it.",
             "Use isolate=True, or pass a factory () -> nn.Module.",

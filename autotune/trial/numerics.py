@@ -86,5 +86,3 @@ def _drift(setting: Sequence[float], reference: Sequence[float]) -> float | None
     mean = sum(setting[-_LAST:]) / len(setting[-_LAST:])
     expected = sum(reference[-_LAST:]) / len(reference[-_LAST:])
     return (mean - expected) / max(abs(expected), 1e-12)
-
-

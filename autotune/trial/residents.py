@@ -36,8 +36,9 @@ class Residents:
     def lap(self, probe: Probe, *, epoch_rows: int | None, clock: Callable[[], float]) -> Measured:
         """One joint window of ``probe.settings``; built and warmed up first unless it is resident."""
         live = self._take(probe)
+        resume(live.stream.worker_pids)
         try:
-            if live.warm:
+            if live.started:
                 return self._warm_lap(live, probe, epoch_rows, clock)
             return self._first_lap(live, probe, epoch_rows, clock)
         except BaseException:
@@ -55,7 +56,7 @@ class Residents:
         """Starts with the others running: a lock one of them holds must not stop a start that may take long."""
         for other in self._live.values():
             resume(other.stream.worker_pids)
-            other.warm = False  # its queue fills meanwhile
+            other.warm = False  # its queue fills meanwhile, and that stock must be used up before it is timed
         measured = run_joint(live, probe, epoch_rows=epoch_rows, clock=clock)
         for other in self._live.values():
             pause(other.stream.worker_pids)
@@ -64,7 +65,6 @@ class Residents:
 
     def _warm_lap(self, live: Live, probe: Probe, epoch_rows: int | None, clock: Callable[[], float]) -> Measured:
         others = self._other_pids()
-        resume(live.stream.worker_pids)
         with ProgressGuard(lambda: live.stream.batches, lambda: resume(others), patience_s=_PATIENCE_S) as guard:
             measured = run_joint(live, probe, epoch_rows=epoch_rows, clock=clock)
         if guard.rescued and others:

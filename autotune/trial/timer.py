@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -53,10 +54,10 @@ class WindowTimer:
         end = self._clock()
         if self._device.type == "cpu":
             edges = [self._begin, *self._marks]
-            return [later - earlier for earlier, later in zip(edges, edges[1:], strict=False)]
+            return [later - earlier for earlier, later in itertools.pairwise(edges)]
         if not self._events:
             return [end - self._begin]
-        pairs = zip(self._events, self._events[1:], strict=False)
+        pairs = itertools.pairwise(self._events)
         return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairs]
 
     def _record(self) -> None:

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from autotune.hardware import Hardware
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from autotune import TunedConfig, autotune
+from autotune.hardware import Hardware
 
 SCHEMA_VERSION = 1
 STEPS = 30
@@ -104,7 +104,8 @@ def language_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def resnet(tiny: bool) -> nn.Module:
     from torchvision import models
 
-    model: nn.Module = models.resnet18(num_classes=CLASSES) if tiny else models.resnet50(num_classes=CLASSES)
+    small = partial(models.ResNet, models.resnet.BasicBlock, [1, 1, 1, 1])
+    model: nn.Module = (small if tiny else models.resnet50)(num_classes=CLASSES)
     return model
 
 
@@ -120,14 +121,14 @@ class Workload:
 
 def images_in_memory(tiny: bool) -> Workload:
     generator = torch.Generator().manual_seed(0)
-    pixels, distinct = (32, 64) if tiny else (224, 256)
+    pixels, distinct = (16, 64) if tiny else (224, 256)
     images = torch.randn(distinct, 3, pixels, pixels, generator=generator)
     labels = torch.randint(0, CLASSES, (distinct,), generator=generator)
     return image_workload(Repeated(images, labels, 2_000 if tiny else 50_000), tiny)
 
 
 def images_unpacked(tiny: bool) -> Workload:
-    return image_workload(Packed(48, 32, 2_000) if tiny else Packed(288, 224, 50_000), tiny)
+    return image_workload(Packed(24, 16, 2_000) if tiny else Packed(256, 224, 50_000), tiny)
 
 
 def image_workload(dataset: Dataset[tuple[Tensor, Tensor]], tiny: bool) -> Workload:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.build.accumulation import AccumulationGroup, rescale_gradients
@@ -28,6 +28,9 @@ def combined(weights: list[Any], losses: list[float], size: int, usual: float | 
     usual=st.sampled_from([None, 8.0]),
     as_tensors=st.booleans(),
 )
+@example(parts=[(0, 3.0), (4, 2.0)], missing=0, usual=None, as_tensors=True)
+@example(parts=[(0, 3.0), (4, 2.0)], missing=0, usual=None, as_tensors=False)
+@example(parts=[(0, 3.0)], missing=1, usual=None, as_tensors=True)
 def test_any_group_gives_the_weighted_mean(
     parts: list[tuple[int, float]], missing: int, usual: float | None, as_tensors: bool
 ) -> None:

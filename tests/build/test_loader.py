@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -308,6 +308,9 @@ def test_a_lone_row_is_kept_from_batch_norm_only() -> None:
     wanted=st.booleans(),
     has_batch_norm=st.booleans(),
 )
+@example(samples=1, batch_size=2, wanted=True, has_batch_norm=True)
+@example(samples=9, batch_size=4, wanted=False, has_batch_norm=True)
+@example(samples=5, batch_size=3, wanted=True, has_batch_norm=False)
 def test_the_last_batch_rule_holds_everywhere(
     samples: int, batch_size: int, wanted: bool, has_batch_norm: bool
 ) -> None:

@@ -274,6 +274,16 @@ def test_applying_a_factor_multiplies_the_whole_schedule(schedule: Any, steps_be
         assert rate == pytest.approx(expected)
 
 
+def test_a_tensor_rate_shared_by_groups_is_multiplied_once_for_each() -> None:
+    """Groups without a rate of their own share the default tensor, which belongs to the user."""
+    model, rate = net(), torch.tensor(0.1)
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
+    optimizer = SGD(groups, lr=rate)
+    apply_to(optimizer, None, 3.0)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.3, 0.3])
+    assert float(rate) == pytest.approx(0.1)
+
+
 def test_the_floor_of_a_plateau_scheduler_is_multiplied() -> None:
     """ReduceLROnPlateau keeps its own smallest rates."""
     optimizer = SGD(net().parameters(), lr=0.1)

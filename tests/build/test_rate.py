@@ -68,6 +68,8 @@ def test_staying_slow_warns_once() -> None:
         run(rate, clock, 1, 0.5)
     assert len(caught) == 1
     run(rate, clock, 10 * WINDOW_CALLS, 0.5)
+    run(rate, clock, WINDOW_CALLS, 0.1)
+    run(rate, clock, 10 * WINDOW_CALLS, 0.5)
 
 
 @pytest.mark.parametrize(("promised", "seconds"), [(17.0, 0.5), (None, 50.0)])

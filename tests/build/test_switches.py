@@ -31,14 +31,19 @@ def older_interface() -> str:
 
 
 def state() -> list[Any]:
-    """All switches, and what shows only after the general entry changes (which entries inherit it)."""
+    """All switches, and what shows only after a wider entry changes (which entries inherit it)."""
     seen: list[Any] = [torch.get_num_threads(), torch.backends.cudnn.benchmark, older_interface()]
     general = entry("generic", "all")
-    for probe in (general, "none", "tf32", "ieee"):
-        put("generic", "all", probe)
+    put("generic", "all", "none")
+    own = {"cuda": entry("cuda", "all"), "mkldnn": entry("mkldnn", "all")}
+    for wider in ("none", "ieee"):
+        for backend in own:
+            put(backend, "all", wider)
         seen += [entry(*pair) for pair in ENTRIES]
+    for backend, value in own.items():
+        put(backend, "all", value)
     put("generic", "all", general)
-    return seen
+    return seen + [entry(*pair) for pair in ENTRIES]
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +80,9 @@ def newer_matmul_ieee_after_older() -> None:
 
 def newer_general() -> None:
     put("generic", "all", "tf32")
+
+
+def newer_backend() -> None:
     put("mkldnn", "all", "bf16")
 
 
@@ -89,6 +97,7 @@ CALLERS = [
     newer_matmul,
     newer_matmul_ieee_after_older,
     newer_general,
+    newer_backend,
     newer_cpu,
 ]
 

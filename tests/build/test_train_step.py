@@ -115,6 +115,18 @@ def test_accumulated_gradients_equal_those_of_one_large_batch(
         assert_same(found, large_batch_gradients(group, loss, max_norm))
 
 
+@pytest.mark.parametrize("weight", [None, 0.0, 7.0])
+def test_without_accumulation_the_backward_pass_is_the_plain_one(weight: float | None) -> None:
+    """A group of one is its own mean: bit for bit the user's own loop, whatever the weight."""
+    step, optimizer = make(
+        Settings(batch_size=8), lambda model, batch: StepLoss(loss=mean_loss(model, batch).loss, weight=weight)
+    )
+    for batch in batches_of(rows_of(21), 8):
+        step(batch)
+    for found, group in zip(optimizer.gradients, batches_of(rows_of(21), 8), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(found, large_batch_gradients(group), strict=True))
+
+
 @given(samples=st.integers(1, 60), batch_size=st.integers(1, 9), accumulation=st.integers(1, 6))
 @hypothesis_settings(max_examples=30, deadline=None)
 def test_any_division_into_micro_batches_is_exact(samples: int, batch_size: int, accumulation: int) -> None:

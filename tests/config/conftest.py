@@ -18,6 +18,8 @@ from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 
 FINGERPRINT = "sha256:this-machine"
+detect = Hardware.detect
+"""The real one."""
 
 
 class TinyNet(nn.Module):
@@ -59,6 +61,12 @@ def _this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: SimpleNamespace(fingerprint=FINGERPRINT)))
 
 
+@pytest.fixture
+def real_hardware() -> Hardware:
+    """What this machine really is."""
+    return detect()
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Toy models gain nothing from threads and lose much to busy cores."""
@@ -79,7 +87,9 @@ def make_config(task: Task) -> Callable[..., TunedConfig]:
     """Makes a config: ``make_config(settings, **fields)``."""
 
     def make(settings: Settings | None = None, *, of: Task = task, **fields: Any) -> TunedConfig:
-        settings = settings or Settings(batch_size=16, gradient_accumulation_steps=4, optimizer_implementation="foreach")
+        settings = settings or Settings(
+            batch_size=16, gradient_accumulation_steps=4, optimizer_implementation="foreach"
+        )
         baseline = fields.pop("baseline", Settings(batch_size=16))
         facts = facts_of(of)
         return TunedConfig(

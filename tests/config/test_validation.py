@@ -61,8 +61,10 @@ def _leaves() -> st.SearchStrategy[Any]:
 
 _VALUES = st.recursive(
     _leaves(),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from([*_TOY["properties"], "on", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*_TOY["properties"], "on", "x"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 

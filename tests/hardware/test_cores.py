@@ -64,7 +64,7 @@ def test_a_quota_in_the_group_bounds(machine: Machine, quota: str, expected: int
     ],
 )
 def test_the_batch_schedulers_share_bounds(tmp_path: Path, env: dict[str, str], expected: int) -> None:
-    """SLURM's share is obeyed, the task's before the node's, and never raises the number."""
+    """SLURM's share is obeyed, the smaller of the task's and the node's, and never raises the number."""
     assert cores(tmp_path, env=env)[0] == expected
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import DoesNotFitError, TaskError
-from autotune.measurement import Crashed, Measured, OutOfMemory, Outcome, Probe, Rejected, TimedOut
+from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Probe, Rejected, TimedOut
 from autotune.planner import CPU, GPU, Plan
 from autotune.settings import Settings
 from autotune.study import Study

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -46,7 +48,9 @@ def tune(workers=None, model=None):
 """
 
 
-def _run(folder: Path, arguments: list[str], text: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    folder: Path, arguments: list[str], text: str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT), str(HERE)])
     return subprocess.run(
         [sys.executable, *arguments],
@@ -66,34 +70,28 @@ def _result(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(lines[0].removeprefix("RESULT "))
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for a script and its temporary files."""
-    return tmp_path_factory.mktemp("main")
-
-
 def _left(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith("autotune-")]
 
 
-def test_program_on_standard_input(folder: Path) -> None:
+def test_program_on_standard_input(short_folder: Path) -> None:
     """Classes and lambdas of a program that has no file travel by value."""
-    result = _result(_run(folder, ["-"], _TASK + "\ntune()\n"))
+    result = _result(_run(short_folder, ["-"], _TASK + "\ntune()\n"))
     assert result["model"] == "__main__"
     assert result["loss"] > 0
-    assert _left(folder) == []
+    assert _left(short_folder) == []
 
 
-def test_script_without_a_guard_runs_once(folder: Path) -> None:
+def test_script_without_a_guard_runs_once(short_folder: Path) -> None:
     """An unguarded script is not run again by the child."""
-    (folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + "\ntune()\n")
-    assert _result(_run(folder, ["train.py"]))["loss"] > 0
-    assert (folder / "runs").read_text() == "x"
+    (short_folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + "\ntune()\n")
+    assert _result(_run(short_folder, ["train.py"]))["loss"] > 0
+    assert (short_folder / "runs").read_text() == "x"
 
 
-def test_model_beside_a_script_started_from_elsewhere(folder: Path) -> None:
+def test_model_beside_a_script_started_from_elsewhere(short_folder: Path) -> None:
     """A module that lies beside the script is found although the working directory is another."""
-    beside, elsewhere = folder / "project", folder / "elsewhere"
+    beside, elsewhere = short_folder / "project", short_folder / "elsewhere"
     beside.mkdir()
     elsewhere.mkdir()
     (beside / "net.py").write_text("import torch\nclass Own(torch.nn.Linear):\n    pass\n")
@@ -101,22 +99,43 @@ def test_model_beside_a_script_started_from_elsewhere(folder: Path) -> None:
     assert _result(_run(elsewhere, [str(beside / "train.py")]))["model"] == "net"
 
 
-def test_guarded_script_under_spawn_gets_working_workers(folder: Path) -> None:
+def test_guarded_script_under_spawn_gets_working_workers(short_folder: Path) -> None:
     """Under spawn a guarded main file is imported by the child, so that loader workers find its dataset."""
     start = "\nif __name__ == '__main__':\n    multiprocessing.set_start_method('spawn')\n    tune(workers='spawn')\n"
-    (folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + start)
-    result = _result(_run(folder, ["train.py"]))
+    (short_folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + start)
+    result = _result(_run(short_folder, ["train.py"]))
     assert result["rows"] == 10
     assert result["dataset"] == "__mp_main__"
-    assert (folder / "runs").read_text() == "xxx"  # the caller, the child, the worker
+    assert (short_folder / "runs").read_text() == "xxx"  # the caller, the child, the worker
 
 
-def test_guarded_script_that_tunes_outside_of_its_guard_is_told(folder: Path) -> None:
+def test_guarded_script_that_tunes_outside_of_its_guard_is_told(short_folder: Path) -> None:
     """A main file that would tune again while it is imported gets one clear error that names the guard."""
     start = "\nmultiprocessing.set_start_method('spawn', force=True)\ntune()\nif __name__ == '__main__':\n    pass\n"
-    (folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + start)
-    done = _run(folder, ["train.py"])
+    (short_folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + start)
+    done = _run(short_folder, ["train.py"])
     assert done.returncode != 0
     assert 'Put the call below `if __name__ == "__main__":`.' in done.stderr
-    assert (folder / "runs").read_text() == "xx"
-    assert _left(folder) == []
+    assert (short_folder / "runs").read_text() == "xx"
+    assert _left(short_folder) == []
+
+
+def test_workers_of_an_unguarded_script_are_refused_under_spawn(short_folder: Path) -> None:
+    """Tuning works, and the facts say that workers would run the script again, naming the guard."""
+    script = """
+import multiprocessing
+import torch
+from autotune.hardware import Hardware, Limits
+from autotune.sandbox import Sandbox
+from autotune.task import Task
+multiprocessing.set_start_method("spawn")
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
+task = Task(torch.nn.Linear(8, 2), data, loss_fn=torch.nn.functional.cross_entropy, device="cpu")
+limits = Limits(ram_bytes=2**32, shm_bytes=None, open_files=None)
+with Sandbox(task, Hardware.detect(), limits) as sandbox:
+    print("RESULT", __import__("json").dumps(sandbox.describe().workers_refused))
+"""
+    (short_folder / "train.py").write_text(script)
+    refused = _result(_run(short_folder, ["train.py"], TORCHINDUCTOR_CACHE_DIR=str(short_folder / "cache")))
+    assert "would run train.py again" in refused
+    assert 'if __name__ == "__main__":' in refused

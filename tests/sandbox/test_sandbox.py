@@ -145,9 +145,15 @@ def test_closed_sandbox_says_so(hardware: Hardware, limits: Limits, probe: Probe
 
 
 def test_real_bench_describes_and_measures(
-    nothing_left: Path, hardware: Hardware, limits: Limits, probe: Probe
+    nothing_left: Path,
+    hardware: Hardware,
+    limits: Limits,
+    probe: Probe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The real bench runs in the child: facts and a measured window of a small task come back."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch makes this folder, and it is to stay
     data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
     model = nn.Linear(8, 2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -17,6 +17,8 @@ from autotune.hardware import Hardware, Limits
 from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Probe, Rejected, TimedOut
 from autotune.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow
+
 _FATAL = 13  # as in sandbox_benches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from autotune.errors import TaskError
+from autotune.hardware import tree_memory_bytes
 from autotune.sandbox import arrival, transport
 
 _LARGE = transport.LARGE_BYTES // 4  # float32 elements
@@ -56,6 +58,17 @@ def test_large_tensors_are_mapped_copy_on_write(tmp_path: Path) -> None:
     first.zero_()
     assert torch.equal(second, tensor)
     assert torch.equal(arrival.load(tmp_path)["data"], tensor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts proportional set size")
+def test_large_data_is_not_in_memory_twice(tmp_path: Path) -> None:
+    """Neither writing a large dataset nor loading it takes memory of its size a second time."""
+    data = torch.ones(2**26)
+    before = tree_memory_bytes(os.getpid())
+    transport.dump({"data": data}, tmp_path, limit_bytes=2**30)
+    got = arrival.load(tmp_path)["data"]
+    assert got[-1] == 1
+    assert tree_memory_bytes(os.getpid()) - before < data.nbytes / 4
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
@@ -156,7 +169,7 @@ def test_objects_of_an_importable_main_travel_by_name(tmp_path: Path, monkeypatc
     """Classes of ``__main__`` are looked up there if it is given, lambdas still travel by value."""
     main = ModuleType("__main__")
     exec("class Data:\n    pass\nmake = lambda: Data", main.__dict__)
-    monkeypatch.setitem(__import__("sys").modules, "__main__", main)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     by_name = _cross({"data": main.Data(), "make": main.make}, tmp_path, main=main)
     assert type(by_name["data"]) is main.Data
     assert by_name["make"]() is main.Data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-assert importlib.util.find_spec("autotune") is None
+sys.modules["autotune"] = None  # from here on importing it raises
 with open(sys.argv[1], encoding="utf-8") as file:
     cfg = json.load(file)
 
@@ -32,7 +31,7 @@ for _ in range(3):
         with torch.autocast(**autocast):
             loss = nn.functional.cross_entropy(model(inputs), target)
         scaler.scale(loss / steps).backward()
-        losses.append(float(loss))
+        losses.append(loss.item())
         if index % steps == 0:
             scaler.step(optimizer)
             scaler.update()

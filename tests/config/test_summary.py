@@ -1,0 +1,57 @@
+"""The result box."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autotune.config import Evidence, TunedConfig
+from autotune.config.summary import summary
+from autotune.settings import Settings
+
+MakeConfig = Callable[..., TunedConfig]
+
+
+def _kept(reason: str) -> Evidence:
+    return Evidence(kept_baseline=True, reason=reason, baseline_samples_per_s=385.5, trials=3, spent_s={"search": 20.0})
+
+
+def test_win_is_told_with_its_bound_and_rounds(make_config: MakeConfig) -> None:
+    """The headline holds the ratio, what it is at least, and how many rounds decided."""
+    text = summary(make_config())
+    assert "1.74x the baseline's samples/s (95 % sure of 1.61x or more; 6 interleaved rounds). Won the race." in text
+
+
+def test_box_holds_measurements_settings_changes_and_doubts(make_config: MakeConfig) -> None:
+    """All that a reader must know is in it, and plain ASCII so that any terminal shows it."""
+    text = summary(make_config())
+    for part in (
+        "671.0 samples/s", "385.5 samples/s", "760.0 samples/s", "25% of the time", "64 samples ran", "9 trials",
+        "gradient_accumulation_steps", "1 -> 4", "What changes in your training", "compile_mode: no compiler",
+        "busy machine", "tuned.keep_batch()", "1.20x",
+    ):  # fmt: skip
+        assert part in text
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize(
+    ("reason", "headline"),
+    [
+        ("nothing tried was faster", "Baseline kept: nothing tried was faster."),
+        ("baseline kept: interrupted", "Baseline kept: interrupted."),
+        ("not tuned: the budget was too short.", "Not tuned: the budget was too short."),
+    ],
+)
+def test_kept_baseline_is_said_once(make_config: MakeConfig, reason: str, headline: str) -> None:
+    """The reason stands beside it, and nothing is reported as changed."""
+    lines = summary(make_config(Settings(batch_size=16), evidence=_kept(reason))).splitlines()
+    assert lines[1] == headline
+    assert not any("->" in line for line in lines)
+
+
+def test_box_of_a_loaded_config_is_the_same(make_config: MakeConfig) -> None:
+    """Nothing in it depends on the task being there."""
+    config = make_config()
+    assert summary(TunedConfig.from_json(config.to_json())) == summary(config)

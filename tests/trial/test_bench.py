@@ -1,0 +1,253 @@
+"""The bench on small real tasks: every kind of probe, every kind of failure."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from autotune.errors import TaskError
+from autotune.hardware import Hardware, Limits
+from autotune.measurement import Measured, OutOfMemory, Outcome, Probe, Rejected
+from autotune.settings import Settings
+from autotune.task import Task
+from autotune.trial import Bench
+
+
+class Net(nn.Module):
+    """Logs the rows of every forward pass; fails above ``limit`` rows."""
+
+    def __init__(self, limit: int = 10**9, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+        self.limit, self.error = limit, error
+        self.rows: list[int] = []
+        self.backwards = 0
+        self.layer.weight.register_hook(self._count)
+
+    def _count(self, _: torch.Tensor) -> None:
+        self.backwards += 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows.append(len(x))
+        if len(x) > self.limit:
+            raise self.error or torch.OutOfMemoryError("CUDA out of memory.")
+        return self.layer(x)
+
+
+def _dataset(samples: int = 512) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(samples, 8, generator=generator), torch.arange(samples) % 2)
+
+
+@pytest.fixture
+def bench() -> Iterator[Any]:
+    """Makes benches and closes them."""
+    made: list[Bench] = []
+    hardware = Hardware.detect()
+
+    def make(model: Any, dataset: Any, *, copies: bool = True, **arguments: Any) -> Bench:
+        task = Task(model, dataset, **{"loss_fn": nn.CrossEntropyLoss(), "device": "cpu", **arguments})
+        fresh = (lambda: Task(type(model)(), dataset)) if copies and isinstance(model, Net) else None
+        made.append(Bench(task, hardware, Limits.of(hardware), fresh=fresh))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def _probe(kind: Any = "joint", window_s: float = 0.05, **knobs: Any) -> Probe:
+    return Probe(kind=kind, settings=Settings().replace(**knobs), window_s=window_s)
+
+
+def _measured(outcome: Outcome) -> Measured:
+    assert isinstance(outcome, Measured), outcome
+    return outcome
+
+
+def test_a_joint_trial_takes_real_steps_of_the_size_it_reports(bench: Any) -> None:
+    """The model saw batches of 16, forward and backward, and the outcome says 16."""
+    net = Net()
+    outcome = _measured(bench(net, _dataset()).run(_probe(batch_size=16)))
+    assert outcome.largest_batch_rows == 16
+    assert net.rows.count(16) >= 4
+    assert net.backwards >= net.rows.count(16)
+    assert outcome.samples_per_s > 0
+
+
+def test_a_joint_trial_with_workers_measures_whole_rounds(bench: Any) -> None:
+    """Two workers: every raw sample holds two batches, and no worker is left."""
+    outcome = _measured(bench(Net(), _dataset(4096)).run(_probe(batch_size=4, num_workers=2)))
+    assert {chunk.rows for chunk in outcome.chunks} == {8}
+    assert outcome.epoch_turn_s > 0
+    assert not torch.multiprocessing.active_children()
+
+
+def test_trials_start_from_the_same_weights(bench: Any) -> None:
+    """Nothing learned in one trial flatters the next."""
+    one = bench(Net(), _dataset(), optimizer=lambda params: torch.optim.SGD(params, lr=10.0))
+    first, second = (_measured(one.run(_probe("compute", batch_size=64))) for _ in range(2))
+    assert first.first_loss == second.first_loss
+
+
+def test_laps_keep_their_objects_and_joint_trials_do_not(bench: Any) -> None:
+    """The second lap of a setting has no start; a joint trial ends the residents."""
+    one = bench(Net(), _dataset(100_000))
+    fast, slow = _probe("lap", batch_size=8, num_workers=1), _probe("lap", batch_size=16)
+    assert _measured(one.run(fast)).start_s > 0
+    assert _measured(one.run(slow)).samples_per_s > 0
+    assert _measured(one.run(fast)).start_s == 0
+    assert len(torch.multiprocessing.active_children()) == 1
+    one.run(_probe(batch_size=8))
+    assert not torch.multiprocessing.active_children()
+
+
+def test_laps_without_a_second_model_are_rebuilt(bench: Any) -> None:
+    """One model cannot be resident twice: laps alternate all the same."""
+    one = bench(Net(), _dataset(), copies=False)
+    for _ in range(2):
+        for size in (8, 16):
+            assert _measured(one.run(_probe("lap", batch_size=size))).largest_batch_rows == size
+
+
+def test_out_of_memory_is_an_outcome_and_ends_a_cpu_process(bench: Any) -> None:
+    """The size is not measured, the message is kept, the process is not to be used again."""
+    one = bench(Net(limit=32), _dataset())
+    outcome = one.run(_probe(batch_size=64))
+    assert isinstance(outcome, OutOfMemory)
+    assert "out of memory" in outcome.message
+    assert one.poisoned
+
+
+def test_an_error_of_the_users_code_comes_through_as_itself(bench: Any) -> None:
+    """Type, message and traceback; it is not taken for memory."""
+    one = bench(Net(limit=32, error=RuntimeError("shapes cannot be multiplied")), _dataset())
+    outcome = one.run(_probe(batch_size=64))
+    assert isinstance(outcome, Rejected)
+    assert outcome.error_type == "builtins.RuntimeError"
+    assert "shapes cannot be multiplied" in outcome.reason
+    assert "in forward" in (outcome.traceback or "")
+    assert not one.poisoned
+    _measured(one.run(_probe(batch_size=16)))
+
+
+def test_a_failed_trial_keeps_no_tensor_alive(bench: Any) -> None:
+    """The traceback's frames would hold the failing batch; they are cleared before the next trial."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    class Failing(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            big = x * 2
+            if len(x) == 64:
+                seen.append(weakref.ref(big))
+                raise torch.OutOfMemoryError("no")
+            return self.layer(big)
+
+    one = bench(Failing(), _dataset(), copies=False)
+    outcome = one.run(_probe(batch_size=64))
+    gc.collect()
+    assert isinstance(outcome, OutOfMemory)
+    assert [ref() for ref in seen] == [None]
+
+
+def test_a_loss_that_is_not_finite_is_rejected(bench: Any) -> None:
+    """A diverged window says nothing about training."""
+    one = bench(Net(), _dataset(), loss_fn=lambda output, target: output.sum() * float("nan"))
+    outcome = one.run(_probe(batch_size=16))
+    assert isinstance(outcome, Rejected)
+    assert outcome.phase == "numerics"
+
+
+def test_a_compute_probe_reads_the_loader_once_only(bench: Any) -> None:
+    """The step runs on a cached batch: the data is not what limits it."""
+    reads: list[int] = []
+
+    class Counted(Dataset[Any]):
+        def __len__(self) -> int:
+            return 512
+
+        def __getitem__(self, index: int) -> Any:
+            reads.append(index)
+            return torch.zeros(8), 0
+
+    one = bench(Net(), Counted())
+    one.describe()
+    reads.clear()
+    outcome = _measured(one.run(_probe("compute", batch_size=32)))
+    assert len(reads) == 32
+    assert outcome.steps > 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_numerics_probe_compares_with_fp32(bench: Any, precision: str) -> None:
+    """fp32 agrees with itself exactly; bf16 within its rounding, followed over real steps."""
+    outcome = _measured(bench(Net(), _dataset()).run(_probe("numerics", window_s=2.0, precision=precision)))
+    assert outcome.loss_error is not None
+    assert outcome.loss_error <= (0.0 if precision == "fp32" else 3e-2)
+    assert (outcome.drift_steps > 0) == (precision != "fp32")
+
+
+def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> None:
+    """Inputs of 1e6 overflow in fp16: no finite error is reported."""
+    data = TensorDataset(torch.full((64, 8), 1e6), torch.zeros(64, dtype=torch.long))
+    one = bench(Net(), data)
+    outcome = one.run(_probe("numerics", window_s=2.0, precision="fp16-mixed"))
+    assert outcome.fate == "rejected" or _measured(outcome).loss_error is None
+
+
+def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:
+    """A trial with one thread leaves the thread count of the process."""
+    before = torch.get_num_threads()
+    _measured(bench(Net(), _dataset()).run(_probe(num_threads=1)))
+    assert torch.get_num_threads() == before
+
+
+def test_a_stream_is_measured_without_a_length(bench: Any) -> None:
+    """No epoch length, no sampler: the window's rate is the rate."""
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(64):
+                yield torch.zeros(8), 0
+
+    one = bench(Net(), Stream())
+    facts = one.describe()
+    outcome = _measured(one.run(_probe(batch_size=8)))
+    assert (facts.iterable, outcome.epoch_rows) == (True, None)
+
+
+def test_the_users_own_batches_are_measured_as_they_are(bench: Any) -> None:
+    """A custom batch sampler decides the rows."""
+    sampler = [[0, 1, 2], [3, 4, 5, 6], [7]] * 20
+    one = bench(Net(), DataLoader(_dataset(), batch_sampler=sampler))
+    outcome = _measured(one.run(_probe(batch_size=None)))
+    assert outcome.largest_batch_rows == 4
+
+
+def test_short_data_is_measured_over_whole_epochs(bench: Any) -> None:
+    """Ten rows at batch 64: every chunk is an epoch, no batch is empty."""
+    net = Net()
+    outcome = _measured(bench(net, _dataset(10)).run(_probe(batch_size=64)))
+    assert set(net.rows) - {8} == {10}
+    assert outcome.epoch_turn_s == 0
+
+
+def test_ragged_samples_are_the_users_error_with_the_remedy(bench: Any) -> None:
+    """The message names collate_fn, and it is no memory failure."""
+
+    class Ragged(Dataset[Any]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(index + 1), 0
+
+    with pytest.raises(TaskError, match="collate_fn"):
+        bench(Net(), Ragged(), base_batch_size=4).describe()
