@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from autotune.measurement import Measured, Outcome, Probe, Rejected, student_t_95
 from autotune.settings import Settings
@@ -35,6 +36,10 @@ _OVERRUN = 1.25
 # A lap that takes this many times as long as planned hangs.
 _DEADLINE_LAPS = 10.0
 _SHORTEST_DEADLINE_S = 5.0
+# Other processes took this many of our cores during a lap: it says little about the settings.
+_OTHERS_CORES = 0.25
+# Rounds that may be added for disturbed ones.
+_EXTRA_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,7 @@ class _Entry:
     settings: Settings
     overhead_s: float = 0.0
     rates: list[float] = field(default_factory=list)
+    disturbed: list[bool] = field(default_factory=list)
     failed: Outcome | None = None
     others_cores: float | None = None
 
@@ -152,9 +158,15 @@ def race(
     rounds, lap_s, undecided = laps.size(entries, min_rounds, max_rounds)
     if undecided is None:
         undecided = laps.run_rounds(entries, rounds, lap_s, min_rounds)
-    seconds = laps.spent_s
-    timed_lap_s = lap_s if entries[0].rates else None
-    return [_result(entries[0], entry, margin, timed_lap_s, undecided, seconds) for entry in entries[1:]]
+    result = partial(
+        _result,
+        margin=margin,
+        lap_s=lap_s if entries[0].rates else None,
+        undecided=undecided,
+        seconds=laps.spent_s,
+        min_rounds=min_rounds,
+    )
+    return [result(entries[0], entry) for entry in entries[1:]]
 
 
 class _Laps:
@@ -197,8 +209,12 @@ class _Laps:
         return 0, 0.0, f"Not raced: {min_rounds} rounds need {math.ceil(needed)} s, there were {self._budget_s:g} s."
 
     def run_rounds(self, entries: list[_Entry], rounds: int, lap_s: float, min_rounds: int) -> str | None:
-        """Run the timed rounds; why there is no decision, or None."""
-        for number in range(rounds):
+        """Run the timed rounds; why there is no decision, or None.
+
+        A round that other processes disturbed is run again while there is time, whatever its ratio was.
+        """
+        number = 0
+        while number - _disturbed_rounds(entries) < rounds and number < rounds + _EXTRA_ROUNDS:
             if self.spent_s > self._budget_s * (1.0 if number >= min_rounds else _OVERRUN):
                 return None if number >= min_rounds else f"Time ran out after {number} of {min_rounds} rounds."
             for entry in entries if number % 2 == 0 else entries[::-1]:
@@ -206,6 +222,7 @@ class _Laps:
                     self._timed_lap(entry, lap_s)
             if (undecided := _over(entries)) is not None:
                 return undecided
+            number += 1
         return None
 
     def _warm_up(self, entry: _Entry) -> None:
@@ -220,6 +237,7 @@ class _Laps:
         if measured is None:
             return
         entry.rates.append(measured.samples_per_s)
+        entry.disturbed.append((measured.others_cores or 0.0) > _OTHERS_CORES)
         if measured.others_cores is not None:
             entry.others_cores = max(measured.others_cores, entry.others_cores or 0.0)
 
@@ -232,6 +250,11 @@ class _Laps:
             return outcome
         entry.failed = _empty(outcome) if isinstance(outcome, Measured) else outcome
         return None
+
+
+def _disturbed_rounds(entries: list[_Entry]) -> int:
+    racing = [entry.disturbed for entry in entries if entry.failed is None]
+    return sum(any(laps) for laps in zip(*racing, strict=False))
 
 
 def _over(entries: list[_Entry]) -> str | None:
@@ -264,21 +287,35 @@ def _empty(outcome: Measured) -> Rejected:
 
 
 def _result(
-    baseline: _Entry, entry: _Entry, margin: float, lap_s: float | None, undecided: str | None, seconds: float
+    baseline: _Entry,
+    entry: _Entry,
+    *,
+    margin: float,
+    lap_s: float | None,
+    undecided: str | None,
+    seconds: float,
+    min_rounds: int,
 ) -> RaceResult:
     if entry.failed is not None and baseline.failed is None:
         undecided = f"The candidate failed ({entry.failed.fate}) and left the race."
-    rounds = min(len(baseline.rates), len(entry.rates))
+    kept = _kept_rounds(baseline, entry, min_rounds)
     seen = [cores for cores in (baseline.others_cores, entry.others_cores) if cores is not None]
     return RaceResult(
         baseline=baseline.settings,
         candidate=entry.settings,
         margin=margin,
-        baseline_samples_per_s=tuple(baseline.rates[:rounds]),
-        candidate_samples_per_s=tuple(entry.rates[:rounds]),
+        baseline_samples_per_s=tuple(baseline.rates[number] for number in kept),
+        candidate_samples_per_s=tuple(entry.rates[number] for number in kept),
         lap_s=lap_s,
         failed=baseline.failed or entry.failed,
         undecided=undecided,
         others_cores=max(seen, default=None),
         seconds=seconds,
     )
+
+
+def _kept_rounds(baseline: _Entry, entry: _Entry, min_rounds: int) -> list[int]:
+    """The undisturbed rounds if they suffice, else all: a choice that does not look at the rates."""
+    rounds = range(min(len(baseline.rates), len(entry.rates)))
+    quiet = [number for number in rounds if not (baseline.disturbed[number] or entry.disturbed[number])]
+    return quiet if len(quiet) >= min_rounds else list(rounds)

@@ -296,3 +296,28 @@ def test_a_scatter_too_wide_to_decide_is_called_noisy() -> None:
     (won,) = Machine({A: 1.0, B: 2.0}).race(B)
     assert not won.noisy
     assert won.wins
+
+
+def test_a_disturbed_round_is_run_again_and_left_out() -> None:
+    """One lap in which others took a whole core does not widen the bound: another round replaces it."""
+    laps = 0
+
+    def run(probe: Probe) -> Outcome:
+        nonlocal laps
+        laps += 1
+        rate = 200.0 if probe.settings.num_workers else 100.0
+        disturbed = laps == 5
+        return Measured(
+            kind="lap",
+            settings=probe.settings,
+            chunks=(Chunk(10, 10 / rate * (20 if disturbed else 1)),),
+            others_cores=1.0 if disturbed else 0.0,
+        )
+
+    now = iter(range(10**6))
+    result = race(
+        Settings(), [Settings().replace(num_workers=1)], run=run, budget_s=300.0, margin=0.05, clock=lambda: next(now)
+    )[0]
+    assert result.median == pytest.approx(2.0)
+    assert result.low == pytest.approx(2.0)
+    assert result.rounds >= 5

@@ -22,11 +22,20 @@ class Speedup:
     """One-sided 95 % upper bound."""
     rounds: int
     """Rounds in which both were measured."""
+    laps: tuple[tuple[float, float], ...] = ()
+    """Raw samples/s of each round: the baseline's, then the settings'."""
+    others_cores: float | None = None
+    """Most CPU cores' worth that other processes used in a lap; None where it cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON scalars; a bound that is not finite becomes null."""
-        return {"median": _finite(self.median), "low": _finite(self.low), "high": _finite(self.high)} | {
-            "rounds": int(self.rounds)
+        return {
+            "median": _finite(self.median),
+            "low": _finite(self.low),
+            "high": _finite(self.high),
+            "rounds": int(self.rounds),
+            "laps": [[float(baseline), float(settings)] for baseline, settings in self.laps],
+            "others_cores": _finite(self.others_cores),
         }
 
     @classmethod
@@ -40,6 +49,8 @@ class Speedup:
             low=0.0 if low is None else low,
             high=math.inf if high is None else high,
             rounds=data["rounds"],
+            laps=tuple((baseline, settings) for baseline, settings in data.get("laps", ())),
+            others_cores=data.get("others_cores"),
         )
 
 
@@ -52,7 +63,7 @@ class Evidence:
     reason: str
     """Why this answer, and what bounds the speed."""
     speedup: Speedup | None = None
-    """Against the baseline; None where nothing was raced."""
+    """Against the baseline; where it was kept, of the fastest other settings, which lost. None: nothing was raced."""
     speedup_same_batch: Speedup | None = None
     """Of the fastest settings with the baseline's effective batch."""
     samples_per_s: float | None = None

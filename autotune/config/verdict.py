@@ -63,14 +63,12 @@ def judge(
         outcomes=outcomes,
     )
     same_races = [race for race in races if race.candidate.effective_batch_size == baseline.effective_batch_size]
-    same_won = _winner(same_races)
-    won = _winner(races)
-    reason = _why_kept(found, races, interrupted)
+    same_best, best = _fastest(same_races), _fastest(races)
     return Verdict(
-        settings=won.candidate if won else baseline,
-        evidence=shared.evidence(baseline, won, same_won, reason),
-        same_batch_settings=same_won.candidate if same_won else baseline,
-        same_batch_evidence=shared.evidence(baseline, same_won, same_won, reason),
+        settings=_settings(best, baseline),
+        evidence=shared.evidence(baseline, best, same_best, _why_kept(found, best, interrupted)),
+        same_batch_settings=_settings(same_best, baseline),
+        same_batch_evidence=shared.evidence(baseline, same_best, same_best, _why_kept(found, same_best, interrupted)),
     )
 
 
@@ -86,16 +84,17 @@ class _Shared:
     outcomes: Sequence[Outcome]
 
     def evidence(
-        self, baseline: Settings, won: RaceResult | None, same_won: RaceResult | None, why_kept: str
+        self, baseline: Settings, race: RaceResult | None, same_race: RaceResult | None, why_kept: str
     ) -> Evidence:
-        settings = won.candidate if won else baseline
+        won = race if race is not None and race.wins else None
+        settings = _settings(race, baseline)
         measured = _measured(self.outcomes, settings)
         reason = f"won the race over {won.rounds} rounds" if won else why_kept
         return Evidence(
             kept_baseline=won is None,
             reason=f"{reason}; {_bound(measured)}" if measured else reason,
-            speedup=_speedup(won),
-            speedup_same_batch=_speedup(same_won),
+            speedup=_speedup(race),
+            speedup_same_batch=_speedup(same_race),
             samples_per_s=statistics.median(won.candidate_samples_per_s) if won else _rate(self.found.baseline),
             baseline_samples_per_s=(
                 statistics.median(won.baseline_samples_per_s) if won else _rate(self.found.baseline)
@@ -111,26 +110,30 @@ class _Shared:
         )
 
 
-def _winner(races: Sequence[RaceResult]) -> RaceResult | None:
-    won = [race for race in races if race.wins]
-    return max(won, key=lambda race: race.median or 0.0, default=None)
+def _fastest(races: Sequence[RaceResult]) -> RaceResult | None:
+    """A winner before a loser, then the higher median."""
+    return max(races, key=lambda race: (race.wins, race.median or 0.0), default=None)
 
 
-def _why_kept(found: Found, races: Sequence[RaceResult], interrupted: bool) -> str:
+def _settings(race: RaceResult | None, baseline: Settings) -> Settings:
+    return race.candidate if race is not None and race.wins else baseline
+
+
+def _why_kept(found: Found, race: RaceResult | None, interrupted: bool) -> str:
     if interrupted:
         return "baseline kept: interrupted before anything was proven faster"
     if found.baseline is None:
         return f"not tuned: {found.stopped}; give a larger time_budget_s"
     if not found.finalists:
         return "baseline kept: nothing tried was faster"
-    if not races:
-        return f"baseline kept: not raced, {found.stopped}"
-    return f"baseline kept: {_lost(races[0])}"
+    if race is None:
+        return f"baseline kept: nothing else was raced, {found.stopped}"
+    return f"baseline kept: {_lost(race)}"
 
 
 def _lost(race: RaceResult) -> str:
     if race.undecided is not None or race.median is None or race.low is None:
-        return race.undecided or "too few rounds to decide"
+        return (race.undecided or "too few rounds to decide").rstrip(".")
     noise = "; the machine was too noisy to tell" if race.noisy else ""
     return (
         f"the fastest other setting raced at {race.median:.2f}x, of which only {race.low:.2f}x is certain "
@@ -153,7 +156,14 @@ def _bound(measured: Measured) -> str:
 def _speedup(race: RaceResult | None) -> Speedup | None:
     if race is None or race.median is None or race.low is None or race.high is None:
         return None
-    return Speedup(median=race.median, low=race.low, high=race.high, rounds=race.rounds)
+    return Speedup(
+        median=race.median,
+        low=race.low,
+        high=race.high,
+        rounds=race.rounds,
+        laps=tuple(zip(race.baseline_samples_per_s, race.candidate_samples_per_s, strict=True)),
+        others_cores=race.others_cores,
+    )
 
 
 def _rate(measured: Measured | None) -> float | None:
@@ -162,7 +172,7 @@ def _rate(measured: Measured | None) -> float | None:
 
 def _measured(outcomes: Sequence[Outcome], settings: Settings) -> Measured | None:
     found = [
-        one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind != "numerics"
+        one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind in ("joint", "lap")
     ]
     return found[-1] if found else None
 
