@@ -172,7 +172,9 @@ def _rate(measured: Measured | None) -> float | None:
 
 def _measured(outcomes: Sequence[Outcome], settings: Settings) -> Measured | None:
     found = [
-        one for one in outcomes if isinstance(one, Measured) and one.settings == settings and one.kind in ("joint", "lap")
+        one
+        for one in outcomes
+        if isinstance(one, Measured) and one.settings == settings and one.kind in ("joint", "lap")
     ]
     return found[-1] if found else None
 

@@ -89,4 +89,7 @@ def sentence(outcome: Outcome) -> str:
 def _result(outcome: Outcome) -> str:
     if not isinstance(outcome, Measured):
         return outcome.fate
+    if outcome.kind == "numerics":
+        error = "not finite" if outcome.loss_error is None else f"{outcome.loss_error:.2e} off fp32's"
+        return f"loss {error}"
     return f"{outcome.samples_per_s:,.0f} samples/s{' (cut short)' if outcome.cut else ''}"

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware, Limits
-from autotune.measurement import Measured, OutOfMemory, Outcome, Probe, Rejected
+from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
 from autotune.task import Task
 from autotune.trial import Bench

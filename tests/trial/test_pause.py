@@ -68,9 +68,7 @@ class Locked(Dataset[Any]):
             return torch.zeros(8), 0
 
 
-def test_a_lock_held_by_a_paused_worker_does_not_hang_the_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_held_by_a_paused_worker_does_not_hang_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Laps of two settings on locked data all end; once it was noticed, they run one setting at a time."""
     monkeypatch.setattr(residents, "_PATIENCE_S", 0.5)
     dataset = Locked(tmp_path / "lock")
