@@ -17,6 +17,7 @@ __all__ = ["Verdict", "judge"]
 
 _LOADING_BOUND = 0.4  # of the time spent waiting for data: the loader is what limits
 _COMPUTE_BOUND = 0.1
+_OTHERS_CORES = 0.25  # below this, others hardly show in the rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def judge(
     shared = _Shared(
         found=found,
         dropped=dropped,
-        warnings=tuple(dict.fromkeys((*found.warnings, *warnings))),
+        warnings=tuple(dict.fromkeys((*found.warnings, *warnings, *_doubts(races)))),
         spent_s=spent_s,
         trials=len(outcomes),
         largest_batch=_largest(outcomes),
@@ -108,6 +109,18 @@ class _Shared:
             trials=self.trials,
             created=self.created,
         )
+
+
+def _doubts(races: Sequence[RaceResult]) -> list[str]:
+    others = max((race.others_cores or 0.0 for race in races), default=0.0)
+    said = []
+    if others > _OTHERS_CORES:
+        said.append(
+            f"Other processes used up to {others:.1f} of the cores during the race: intervals are wider for it."
+        )
+    if any(race.noisy for race in races):
+        said.append("The machine was too noisy to decide: run again when it is quieter, or with a larger budget.")
+    return said
 
 
 def _fastest(races: Sequence[RaceResult]) -> RaceResult | None:

@@ -1,0 +1,113 @@
+"""``autotune()``: every argument in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from autotune.api.story import tune
+from autotune.config import TunedConfig
+from autotune.hardware import Hardware
+from autotune.learning_rate import LrScaling
+from autotune.report.narrator import ProgressOption
+from autotune.space import Space
+from autotune.task import Task
+
+__all__ = ["autotune"]
+
+
+def autotune(
+    model: Any,
+    dataset: Any,
+    *,
+    loss_fn: Callable[..., Any] | None = None,
+    training_step: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    base_batch_size: int | None = None,
+    effective_batch_size: int | Literal["keep"] | None = None,
+    max_batch_size: int | None = None,
+    max_effective_batch_size: int | None = None,
+    memory_margin: float = 0.05,
+    max_grad_norm: float | None = None,
+    lr_scaling: LrScaling | None = "linear",
+    collate_fn: Callable[..., Any] | None = None,
+    sampler: Any = None,
+    shuffle: bool | None = None,
+    device: Any = None,
+    space: Space | None = None,
+    time_budget_s: float = 120.0,
+    storage: Any = None,
+    study_name: str | None = None,
+    seed: int = 0,
+    isolate: bool = True,
+    progress: ProgressOption = None,
+    hardware: Hardware | None = None,
+) -> TunedConfig:
+    """Measures real training steps here and returns the fastest settings that could be proven.
+
+    Args:
+        model: ``nn.Module``, or a factory ``() -> nn.Module``.
+        dataset: Dataset, iterable dataset, a factory of either, or your own DataLoader: its sampler, collate_fn,
+            generator, … are kept, and its settings are the baseline.
+        loss_fn: ``(output, target) -> scalar``. None: inferred, for measuring only.
+        training_step: ``(model, batch) -> loss`` or ``(loss, weight)``, for everything else.
+        optimizer: Optimizer, ``(params) -> Optimizer``, or None for AdamW with lr 1e-3 (assumed, and said).
+        base_batch_size: Batch the learning rate was chosen for; None: the DataLoader's, else 32.
+        effective_batch_size: Samples per optimizer step, locked to a number, or to what it was ("keep"); None: free
+            up to ``max_effective_batch_size``.
+        max_batch_size: Cap on the micro-batch.
+        max_effective_batch_size: Cap on the effective batch; None: 8 times the base, or len(dataset) // 20 if less.
+        memory_margin: Share of the memory to leave free, 0 to below 1.
+        max_grad_norm: Clip gradients to this norm.
+        lr_scaling: "linear", "sqrt", "auto" or None: how the learning rate follows the effective batch.
+        collate_fn: For a dataset; as in DataLoader.
+        sampler: For a dataset; as in DataLoader.
+        shuffle: For a dataset; None: True for map-style data without a sampler.
+        device: Where to train; None: the accelerator if there is one, else the CPU.
+        space: Your own limits on what may be tried.
+        time_budget_s: Upper bound on the wall time, seconds.
+        storage: Optuna storage (URL, journal file or object); None keeps the study in memory.
+        study_name: Continue or name a study in ``storage``.
+        seed: Seeds everything random in the trials.
+        isolate: Measure in a process of its own. False: in this one, without its protection.
+        progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.
+        hardware: A record to use in place of detecting it.
+
+    Returns:
+        The tuned config: settings, evidence, and builders for loader, optimizer and train step.
+
+    Raises:
+        SettingsError: An argument cannot be.
+        TaskError: The task cannot be trained as handed over.
+        DoesNotFitError: Not even a batch of one fits in memory.
+        SandboxError: The process for the trials could not be started.
+    """
+    task = Task(
+        model,
+        dataset,
+        loss_fn=loss_fn,
+        training_step=training_step,
+        optimizer=optimizer,
+        base_batch_size=base_batch_size,
+        max_grad_norm=max_grad_norm,
+        collate_fn=collate_fn,
+        sampler=sampler,
+        shuffle=shuffle,
+        device=device,
+    )
+    return tune(
+        task,
+        effective_batch_size=effective_batch_size,
+        max_batch_size=max_batch_size,
+        max_effective_batch_size=max_effective_batch_size,
+        memory_margin=memory_margin,
+        lr_scaling=lr_scaling,
+        space=space,
+        time_budget_s=time_budget_s,
+        storage=storage,
+        study_name=study_name,
+        seed=seed,
+        isolate=isolate,
+        progress=progress,
+        hardware=hardware,
+    )

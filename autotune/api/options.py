@@ -1,0 +1,60 @@
+"""How to tune, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autotune.errors import SettingsError
+from autotune.hardware import Hardware
+from autotune.learning_rate import LrScaling
+from autotune.report.narrator import ProgressOption
+from autotune.space import BatchRules, Space
+from autotune.task import Task
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to tune; attributes mirror the arguments of ``autotune()``."""
+
+    effective_batch_size: int | Literal["keep"] | None = None
+    max_batch_size: int | None = None
+    max_effective_batch_size: int | None = None
+    memory_margin: float = 0.05
+    lr_scaling: LrScaling | None = "linear"
+    space: Space | None = None
+    time_budget_s: float = 120.0
+    storage: Any = None
+    study_name: str | None = None
+    seed: int = 0
+    isolate: bool = True
+    progress: ProgressOption = None
+    hardware: Hardware | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("time_budget_s", self.time_budget_s, above=0.0, below=float("inf"))
+        _check_number("memory_margin", self.memory_margin, above=-1e-9, below=1.0)
+        if self.lr_scaling not in ("linear", "sqrt", "auto", None):
+            raise SettingsError(
+                f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.'
+            )
+        if type(self.seed) is not int:
+            raise SettingsError(f"seed={self.seed!r} is not possible.", "Give an int.")
+        if self.space is not None and not isinstance(self.space, Space):
+            raise SettingsError(f"space={self.space!r} is no Space.", "Use autotune.Space(num_workers=[0, 2]).")
+
+    def batch_rules(self, task: Task) -> BatchRules:
+        """The caller's bounds on batch sizes."""
+        return BatchRules(
+            base_batch_size=task.base_batch_size,
+            effective_batch_size=self.effective_batch_size,
+            max_batch_size=self.max_batch_size,
+            max_effective_batch_size=self.max_effective_batch_size,
+        )
+
+
+def _check_number(name: str, value: object, *, above: float, below: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < below:
+        raise SettingsError(f"{name}={value!r} is not possible.", f"Give a number above {max(above, 0.0):g}.")

@@ -1,0 +1,77 @@
+"""Search and race within one sandbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autotune.measurement import Outcome, Probe
+from autotune.planner import Found, Pace, Plan
+from autotune.race import RaceResult, race
+from autotune.report.narrator import Narrator
+from autotune.sandbox import InProcess, Sandbox
+from autotune.study import Study
+
+__all__ = ["Run"]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Search and race within one sandbox; survives Ctrl-C with what was proven until then."""
+
+    plan: Plan
+    sandbox: Sandbox | InProcess
+    study: Study
+    narrator: Narrator
+    pace: Pace
+    found: Found | None = None
+    races: Sequence[RaceResult] = ()
+    interrupted: bool = False
+    spent_s: dict[str, float] = field(default_factory=dict)
+
+    def go(self) -> None:
+        """Fills ``found`` and ``races``."""
+        try:
+            with self._timed("search"):
+                self.found = self.plan.search()
+            with self._timed("race"):
+                self.races = self._race(self.found)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.narrator.say("interrupted", "Ctrl-C: only what is proven is returned")
+
+    @property
+    def outcome(self) -> Found:
+        """What the search left, also where it was interrupted."""
+        return self.found or Found(baseline=self.plan.ledger.baseline, finalists=(), stopped="interrupted")
+
+    def _race(self, found: Found) -> list[RaceResult]:
+        finalists = [one.settings for one in found.finalists]
+        if found.baseline is None or not finalists:
+            return []
+        self.narrator.say("race", f"racing {len(finalists)} finalist(s) against the baseline, interleaved")
+        return race(
+            found.baseline.settings,
+            finalists,
+            run=self._lap,
+            clock=self.plan.clock,
+            budget_s=self.plan.started_s + self.plan.budget_s - self.plan.clock(),
+            margin=self.pace.margin,
+            seed=self.plan.seed,
+        )
+
+    def _lap(self, probe: Probe) -> Outcome:
+        outcome = self.sandbox.run(probe)
+        self.study.record(outcome)
+        self.narrator.lap(outcome)
+        return outcome
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent_s[name] = time.perf_counter() - began

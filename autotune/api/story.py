@@ -1,0 +1,108 @@
+"""One call, top to bottom."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from autotune.api.options import Options
+from autotune.api.run import Run
+from autotune.config import TunedConfig
+from autotune.config.assemble import assemble
+from autotune.config.verdict import judge
+from autotune.hardware import Hardware, Limits
+from autotune.planner import CPU, GPU, Plan
+from autotune.report.narrator import Narrator
+from autotune.sandbox import InProcess, Sandbox
+from autotune.space import Candidates, Space
+from autotune.study import Study
+from autotune.task import Task
+
+__all__ = ["detected", "opened", "tune"]
+
+# A child that imports torch on a busy machine needs this long whatever the budget is.
+_LEAST_START_S = 30.0
+
+
+def tune(task: Task, **options: Any) -> TunedConfig:
+    """``autotune()`` for a task that is a ``Task`` already.
+
+    Args:
+        task: What to train.
+        **options: See ``Options``.
+
+    Raises:
+        AutotuneError: As ``autotune()``.
+    """
+    call = Options(**options)
+    rules = call.batch_rules(task)
+    started_s = time.perf_counter()
+    hardware = detected(task, call)
+    limits = Limits.of(hardware)
+    with (
+        Study(call.storage, call.study_name, seed=call.seed) as study,
+        Narrator(call.progress, call.time_budget_s) as narrator,
+        opened(task, hardware, limits, call, narrator) as sandbox,
+    ):
+        facts = sandbox.describe()
+        hardware = sandbox.hardware
+        pace = GPU if hardware.accelerator else CPU
+        candidates = Candidates.of(facts, hardware, limits, rules, call.space or Space())
+        search = Plan(
+            candidates=candidates,
+            hardware=hardware,
+            pace=pace,
+            study=study,
+            run=sandbox.run,
+            clock=time.perf_counter,
+            budget_s=call.time_budget_s,
+            started_s=started_s,
+            say=narrator.trial,
+            memory_margin=call.memory_margin,
+            seed=call.seed,
+        )
+        run = Run(plan=search, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
+        run.go()
+        return _conclude(task, call, hardware, run)
+
+
+def detected(task: Task, call: Options) -> Hardware:
+    """The hardware to tune for."""
+    if call.hardware is None:
+        return Hardware.detect(device=task.device)
+    return dataclasses.replace(call.hardware, accelerator=None) if task.device == "cpu" else call.hardware
+
+
+def opened(task: Task, hardware: Hardware, limits: Limits, call: Options, narrator: Narrator) -> Sandbox | InProcess:
+    """Where probes are answered; to be entered."""
+    if not call.isolate:
+        return InProcess(task, hardware, limits)
+    narrator.say("start", "starting the process in which everything is measured")
+    return Sandbox(task, hardware, limits, start_deadline_s=max(_LEAST_START_S, call.time_budget_s))
+
+
+def _conclude(task: Task, call: Options, hardware: Hardware, run: Run) -> TunedConfig:
+    candidates = run.plan.candidates
+    verdict = judge(
+        candidates.baseline,
+        run.outcome,
+        run.races,
+        outcomes=run.study.outcomes,
+        dropped=candidates.dropped,
+        warnings=(*_assumptions(candidates), *run.sandbox.warnings, *run.study.warnings, *hardware.notes),
+        spent_s={"start": run.sandbox.start_s, **run.spent_s},
+        interrupted=run.interrupted,
+    )
+    return assemble(verdict, candidates, task=task, hardware=hardware, lr_scaling=call.lr_scaling)
+
+
+def _assumptions(candidates: Candidates) -> list[str]:
+    facts, said = candidates.facts, []
+    if not candidates.baseline_given:
+        said.append("The baseline is assumed defaults; pass your DataLoader to compare with yours.")
+    if facts.optimizer_assumed:
+        said.append("No optimizer was given: AdamW with lr 1e-3 is assumed.")
+    if facts.loss_inferred:
+        said.append(f"The loss was inferred for measuring only: {facts.loss}; pass loss_fn to train.")
+    return said
