@@ -31,9 +31,10 @@ __all__ = [
     "student_t_95",
 ]
 
-ProbeKind = Literal["joint", "compute", "lap", "numerics"]
-"""joint: loader and step together; compute: the step alone on one cached real batch; lap: a joint window whose
-live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch and weights."""
+ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics"]
+"""joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
+joint window whose live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch
+and weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +151,8 @@ class Measured:
 
     @property
     def data_wait_share(self) -> float | None:
-        """Share of the window in which the step waited for the loader; None for compute probes."""
-        if self.kind in ("compute", "numerics"):
+        """Share of the window in which the step waited for the loader; None where there was no step or no loader."""
+        if self.kind in ("compute", "loader", "numerics"):
             return None
         seconds = math.fsum(chunk.seconds for chunk in self.chunks)
         return math.fsum(chunk.waited_s for chunk in self.chunks) / seconds if seconds > 0 else None

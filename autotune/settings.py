@@ -65,6 +65,7 @@ DOMAINS: Mapping[str, Domain] = {
     "optimizer_implementation": Domain(choices=get_args(OptimizerImplementation), optional=True),
     "cudnn_benchmark": _BOOL,
     "num_threads": Domain(low=1, high=1024, optional=True),
+    "activation_checkpointing": _BOOL,
 }
 
 
@@ -104,6 +105,8 @@ class Settings:
     """``torch.backends.cudnn.benchmark``."""
     num_threads: int | None = None
     """Intra-op CPU threads of the training process; None: left as they are."""
+    activation_checkpointing: bool = False
+    """Recompute the activations of repeated blocks in the backward pass instead of keeping them."""
 
     def __post_init__(self) -> None:
         for name, domain in DOMAINS.items():

@@ -78,6 +78,7 @@ class Candidates:
         max_batch_size: Largest micro-batch.
         max_effective_batch_size: Largest effective batch; equal to the baseline's where it is locked.
         locked: Every candidate has the baseline's effective batch.
+        split: The baseline's batch was split into accumulation steps because it did not fit.
         dropped: Knobs that stay as in the baseline: name -> reason.
         values: Values worth trying for the remaining knobs, best guess first, where they are few and fixed.
     """
@@ -93,6 +94,7 @@ class Candidates:
     space: Space
     facts: Facts
     limits: Limits
+    split: bool = False
 
     @classmethod
     def of(cls, facts: Facts, hardware: Hardware, limits: Limits, rules: BatchRules, space: Space) -> Candidates:
@@ -132,9 +134,9 @@ class Candidates:
                 return f"{name}={value!r} is outside the space you allowed"
         return self._batch_refusal(settings) or self._memory_refusal(settings)
 
-    def with_baseline(self, baseline: Settings) -> Candidates:
-        """The same rules around another baseline (the given one did not fit)."""
-        return dataclasses.replace(self, baseline=baseline)
+    def with_split_baseline(self, baseline: Settings) -> Candidates:
+        """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""
+        return dataclasses.replace(self, baseline=baseline, split=True)
 
     def loading_bytes(self, settings: Settings) -> int:
         """Bytes of the batches that workers hold ready or under way."""
@@ -205,7 +207,6 @@ def _largest_effective(facts: Facts, rules: BatchRules, effective: int) -> int:
 
 def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
     accelerator = hardware.accelerator
-    cuda = accelerator is not None and accelerator.type == "cuda"
     reasons = {
         "batch_size": facts.batches_kept,
         "gradient_accumulation_steps": None,
@@ -213,9 +214,9 @@ def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
         "pin_memory": None if accelerator else "no accelerator to copy to",
         "multiprocessing_context": "kept as it is",
         "channels_last": None if facts.has_conv_4d else "no 4-D convolution weights",
-        "compile_mode": "not searched by this release",
-        "compile_scope": "not searched by this release",
-        "cudnn_benchmark": _cudnn_reason(cuda, facts),
+        "compile_mode": _compile_reason(hardware, facts),
+        "compile_scope": _compile_reason(hardware, facts),
+        "cudnn_benchmark": _cudnn_reason(_cuda(hardware), facts),
         "optimizer_implementation": _optimizer_reason(facts),
         "num_threads": "one usable core" if hardware.cores == 1 else None,
         "precision": None if _precisions(facts, hardware) else _precision_reason(facts),
@@ -238,6 +239,8 @@ def _values(facts: Facts, hardware: Hardware) -> dict[str, tuple[Any, ...]]:
         "channels_last": (True,),
         "pin_memory": (True,),
         "cudnn_benchmark": (True,),
+        "compile_mode": ("default", "reduce-overhead") if _cuda(hardware) else ("default",),
+        "compile_scope": ("blocks",),
         "optimizer_implementation": tuple(
             name for name in ("fused", "foreach") if name in facts.optimizer_implementations
         ),
@@ -267,6 +270,18 @@ def _precision_reason(facts: Facts) -> str:
 def _stream_reason(facts: Facts) -> str | None:
     if facts.iterable and not facts.loader["num_workers"]:
         return "an iterable dataset that is not known to shard itself would repeat its samples in every worker"
+    return None
+
+
+def _cuda(hardware: Hardware) -> bool:
+    return hardware.accelerator is not None and hardware.accelerator.type == "cuda"
+
+
+def _compile_reason(hardware: Hardware, facts: Facts) -> str | None:
+    if not hardware.has_compiler:
+        return "no C++ compiler for torch.compile to use"
+    if facts.batches_kept:
+        return "the user's own batches may differ in size, and each size would be compiled anew"
     return None
 
 

@@ -121,6 +121,11 @@ def _numerics(config: TunedConfig) -> list[str]:
         "cudnn_benchmark": "cudnn.benchmark",
         "num_threads": "the number of threads",
     }
+    if new.activation_checkpointing:
+        lines.append(
+            "Activation checkpointing: repeated blocks run forward twice, which saves memory; random layers in them "
+            "draw the same numbers both times."
+        )
     causes = [text for knob, text in last_digits.items() if knob in different]
     if causes:
         lines.append(f"Numbers may differ in their last digits through {', '.join(causes)}.")

@@ -71,7 +71,7 @@ class Evidence:
     baseline_samples_per_s: float | None = None
     """The same of the baseline."""
     upper_bound_samples_per_s: float | None = None
-    """Rate of the training step alone on a batch in memory: no loader can make training faster."""
+    """The lesser of what loader and training step can each give alone: what is left to gain from overlapping them."""
     largest_batch: int | None = None
     """Largest micro-batch that ran."""
     data_wait_share: float | None = None

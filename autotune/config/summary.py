@@ -57,7 +57,7 @@ def facts_and_numbers(config: TunedConfig) -> list[tuple[str, str]]:
         ("task", config.saved.name or None),
         ("speed", _rate(evidence.samples_per_s)),
         ("baseline", _rate(evidence.baseline_samples_per_s)),
-        ("step alone", _step_alone(evidence.upper_bound_samples_per_s)),
+        ("upper bound", _upper_bound(evidence.upper_bound_samples_per_s)),
         ("waiting for data", _share(evidence.data_wait_share)),
         ("same batch", _same_batch(config)),
         ("largest batch", None if evidence.largest_batch is None else f"{evidence.largest_batch} samples ran"),
@@ -91,8 +91,12 @@ def _same_batch(config: TunedConfig) -> str | None:
     return f"{_speedup(speedup)}: tuned.keep_batch()"
 
 
-def _step_alone(samples_per_s: float | None) -> str | None:
-    return None if samples_per_s is None else f"{samples_per_s:,.1f} samples/s with data in memory, an upper bound"
+def _upper_bound(samples_per_s: float | None) -> str | None:
+    return (
+        None
+        if samples_per_s is None
+        else f"{samples_per_s:,.1f} samples/s, if loader and step never waited for each other"
+    )
 
 
 def _rate(samples_per_s: float | None) -> str | None:

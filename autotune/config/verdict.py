@@ -55,7 +55,7 @@ def judge(
     """
     shared = _Shared(
         found=found,
-        dropped=dropped,
+        dropped={**dropped, **found.skipped},
         warnings=tuple(dict.fromkeys((*found.warnings, *warnings, *_doubts(races)))),
         spent_s=spent_s,
         trials=len(outcomes),
@@ -93,14 +93,14 @@ class _Shared:
         reason = f"won the race over {won.rounds} rounds" if won else why_kept
         return Evidence(
             kept_baseline=won is None,
-            reason=f"{reason}; {_bound(measured)}" if measured else reason,
+            reason=f"{reason}; {_bound(measured, self.found)}" if measured else reason,
             speedup=_speedup(race),
             speedup_same_batch=_speedup(same_race),
             samples_per_s=statistics.median(won.candidate_samples_per_s) if won else _rate(self.found.baseline),
             baseline_samples_per_s=(
                 statistics.median(won.baseline_samples_per_s) if won else _rate(self.found.baseline)
             ),
-            upper_bound_samples_per_s=_rate(self.found.compute),
+            upper_bound_samples_per_s=_upper_bound(self.found),
             largest_batch=self.largest_batch,
             data_wait_share=measured.data_wait_share if measured else None,
             dropped_knobs=self.dropped,
@@ -154,16 +154,28 @@ def _lost(race: RaceResult) -> str:
     )
 
 
-def _bound(measured: Measured) -> str:
+def _bound(measured: Measured, found: Found) -> str:
     wait = measured.data_wait_share or 0.0
+    parts = [
+        f"{name} can give {part.samples_per_s:,.0f}/s"
+        for name, part in (("the loader", found.loader), ("the step", found.compute))
+        if part is not None
+    ]
+    apart = f"; alone {' and '.join(parts)}" if parts else ""
     if wait >= _LOADING_BOUND:
         return (
-            f"bound by loading (the step waits for data {wait:.0%} of the time): cache or shrink what "
-            "__getitem__ decodes, or give more cores"
+            f"bound by loading (data wait {wait:.0%}{apart}): cache or shrink what __getitem__ decodes, or give more "
+            "cores"
         )
     if wait <= _COMPUTE_BOUND:
-        return f"bound by the training step (data wait {wait:.0%}): a faster device or model is what would help"
-    return f"loading and training step take turns as the limit (data wait {wait:.0%})"
+        return f"bound by the training step (data wait {wait:.0%}{apart}): a faster device or model would help"
+    return f"loading and training step take turns as the limit (data wait {wait:.0%}{apart})"
+
+
+def _upper_bound(found: Found) -> float | None:
+    """What loader and step could reach if neither ever waited for the other."""
+    rates = [part.samples_per_s for part in (found.compute, found.loader) if part is not None]
+    return min(rates, default=None)
 
 
 def _speedup(race: RaceResult | None) -> Speedup | None:

@@ -14,17 +14,37 @@ class Pace:
     baseline_window_s: float = 2.5
     """All else is judged against the baseline: a longer look than at the others."""
     window_s: float
-    """Many short looks and a race beat few long ones."""
+    """Of a joint trial. Many short looks and a race beat few long ones."""
+    part_window_s: float = 0.5
+    """Of a compute or loader probe: no pipeline to settle, so shorter."""
     trial_cap_s: float = 20.0
     """No single trial may eat the budget."""
     cut_share: float
     """A trial clearly below this share of the best rate is cut after half a second."""
+    precision_cut_share: float = 0.33
+    """The same for a precision: emulated ones are many times slower, and one step shows it."""
     accept_gain: float = 0.01
     """The smallest gain for which the plan moves on to the new setting."""
+    part_gain: float = 0.02
+    """The smallest gain in a compute probe that is not noise."""
     batch_gain: float = 0.04
     """A doubled batch that gains less than this is not worth the change in training."""
     batch_step: int = 4
     """First growth of the batch: large enough to show whether the batch matters at all."""
+    step_cap_s: float = 2.0
+    """A micro-batch whose step takes longer than this is not grown further: nothing is gained by then."""
+    memory_line_share: float = 0.95
+    """Of the memory that a line through smaller batches may predict for the next one."""
+    loader_headroom: float = 1.3
+    """Workers are sized for this much more than the step consumes: loading times vary."""
+    no_workers_below: float = 0.03
+    """Loading that takes less than this share of the time in-process cannot gain from workers."""
+    compile_least_s: float = 45.0
+    """Compilation takes 20 to 120 s: with less left it would only cost."""
+    compile_least_share: float = 0.6
+    """Of the compute-only rate that the joint rate must reach, else loading is what limits and compiling is idle."""
+    idle_moves: int = 6
+    """Local moves without a gain after which nothing is left to find."""
     race_lap_s: float
     """Length of a race lap when there is time."""
     race_rounds: int = 5

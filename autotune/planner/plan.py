@@ -1,7 +1,7 @@
 """The search: what to look at next, until the time for the race has come.
 
-Baseline first; then joint trials, each building on the best so far; then the numerics gate. Everything measured
-goes into the study; nothing measured here is returned without a race.
+Baseline first; then the stages for this kind of machine, each building on the best so far; then the numerics gate.
+Everything measured goes into the study; nothing measured here is returned without a race.
 """
 
 from __future__ import annotations
@@ -9,36 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autotune.errors import DoesNotFitError, TaskError
+from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Probe, Rejected, TimedOut
+from autotune.measurement import Measured, Outcome, Probe
+from autotune.planner.baseline import measure_baseline
+from autotune.planner.cpu_stages import CPU_STAGES
+from autotune.planner.found import Found
 from autotune.planner.gate import numerics_refusal
+from autotune.planner.gpu_stages import GPU_STAGES
 from autotune.planner.ledger import Ledger
+from autotune.planner.moves import Move, Stage
 from autotune.planner.pace import Pace, race_reserve_s
-from autotune.planner.stages import stages_for
 from autotune.settings import Settings
 from autotune.space import Candidates
 from autotune.study import Study
 
-__all__ = ["Found", "Plan"]
+__all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
-_COMPUTE_COST_S = 4.0  # two warm-up steps, half a second and a rebuilt model; slow steps take more, up to the cap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the search leaves for the race."""
-
-    baseline: Measured | None
-    """None: not even the baseline could be measured in the time."""
-    finalists: tuple[Measured, ...]
-    """The fastest setting first, then the fastest with the baseline's batch; empty if nothing beat the baseline."""
-    stopped: str
-    """Why the search ended."""
-    compute: Measured | None = None
-    """The training step alone, on a batch in memory, under the fastest settings: no loader can do better."""
-    warnings: tuple[str, ...] = ()
+_SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
 
 @dataclass(kw_only=True)
@@ -72,9 +61,10 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.candidates, self._fits, batch_gain=self.pace.batch_gain)
+        self._begin(self.candidates)
         self.warnings: list[str] = []
-        self._stopped = "every move of the plan was tried"
+        self.skipped: dict[str, str] = {}
+        self._stopped = "every move of the plan was made, and the last ones gained nothing"
 
     def search(self) -> Found:
         """Runs the plan.
@@ -83,31 +73,25 @@ class Plan:
             TaskError: The baseline cannot be trained at all.
             DoesNotFitError: Not even a batch of one fits.
         """
-        baseline = self._measure_baseline()
+        baseline = measure_baseline(self)
         if baseline is None:
             return Found(baseline=None, finalists=(), stopped=self._stopped)
-        for stage in stages_for(self.hardware):
-            for change in stage(self):
-                if self.left_s() < self._next_cost_s():
-                    self._stopped = "the time left was kept for the race"
-                    return self._found(baseline)
-                self.attempt(change)
-        return self._found(baseline)
-
-    def attempt(self, settings: Settings) -> Outcome | None:
-        """One joint trial of ``settings``; None where it may not be tried or was tried before."""
-        if settings in self.ledger.outcomes or self.candidates.refusal(settings):
-            return None
-        best = self.best
-        probe = Probe(
-            kind="joint",
-            settings=settings,
-            window_s=self.pace.window_s,
-            deadline_s=max(_LEAST_TRIAL_S, min(self.pace.trial_cap_s, self.left_s() + self._reserve_s() / 2)),
-            cut_below_samples_per_s=self.pace.cut_share * best.samples_per_s,
-            seed=self.seed,
+        stages = CPU_STAGES if self.hardware.accelerator is None else GPU_STAGES
+        for stage in stages:
+            if not self._drive(stage):
+                self._stopped = "the time left was kept for the race"
+                break
+        finalists = self._finalists()
+        self._look_at_parts()
+        return Found(
+            baseline=baseline,
+            finalists=finalists,
+            stopped=self._stopped,
+            compute=self.ledger.fastest_part("compute"),
+            loader=self.ledger.fastest_part("loader"),
+            skipped=dict(self.skipped),
+            warnings=tuple(self.warnings),
         )
-        return self._record(self.run(probe))
 
     @property
     def best(self) -> Measured:
@@ -119,50 +103,22 @@ class Plan:
 
     def left_s(self) -> float:
         """Seconds left for the search, the race's share kept back."""
-        return self.started_s + self.budget_s - self.clock() - self._reserve_s()
+        return self.until_end_s() - self._reserve_s()
 
-    def _measure_baseline(self) -> Measured | None:
-        settings = self.candidates.baseline
-        while True:
-            left = self.started_s + self.budget_s - self.clock()
-            if left < _LEAST_TRIAL_S:
-                self._stopped = "the time was over before the baseline could be measured"
-                return None
-            outcome = self._record(self.run(self._baseline_probe(settings, left)))
-            match outcome:
-                case Measured():
-                    return outcome
-                case TimedOut():
-                    self._stopped = f"the baseline did not get through its first window in {outcome.deadline_s:.0f} s"
-                    return None
-                case OutOfMemory():
-                    settings = self._halved(settings, outcome)
-                case Rejected() | Crashed():
-                    raise _baseline_error(outcome)
+    def until_end_s(self) -> float:
+        """Seconds until the budget is used up."""
+        return self.started_s + self.budget_s - self.clock()
 
-    def _baseline_probe(self, settings: Settings, left_s: float) -> Probe:
-        window_s = min(self.pace.baseline_window_s, left_s / 8)
-        return Probe(kind="joint", settings=settings, window_s=window_s, deadline_s=left_s, seed=self.seed)
+    def stop(self, reason: str) -> None:
+        """Notes why the search ended."""
+        self._stopped = reason
 
-    def _halved(self, settings: Settings, outcome: OutOfMemory) -> Settings:
-        batch = settings.batch_size
-        if batch is None or batch == 1:
-            raise DoesNotFitError(
-                f"Not even {'the smallest batch' if batch else 'your own batch'} fits in memory: {outcome.message}",
-                "Use a smaller model or smaller samples, or a machine with more memory.",
-            )
-        effective = batch * settings.gradient_accumulation_steps
-        smaller = next(size for size in range(batch // 2, 0, -1) if effective % size == 0)
-        self.warnings.append(
-            f"batch {batch} does not fit in memory ({outcome.where}); the baseline is batch {smaller} with "
-            f"{effective // smaller} accumulation steps, the same effective batch."
-        )
-        halved = settings.replace(batch_size=smaller, gradient_accumulation_steps=effective // smaller)
-        self.candidates = self.candidates.with_baseline(halved)
-        self.ledger = Ledger(self.candidates, self._fits, batch_gain=self.pace.batch_gain)
-        return halved
+    def rebase(self, baseline: Settings) -> None:
+        """Takes another baseline: the one given does not fit."""
+        self._begin(self.candidates.with_split_baseline(baseline))
 
-    def _record(self, outcome: Outcome) -> Outcome:
+    def record(self, outcome: Outcome) -> Outcome:
+        """Writes an outcome down and tells of it."""
         self.study.record(outcome)
         self.ledger.add(outcome)
         self.say(outcome)
@@ -170,47 +126,105 @@ class Plan:
             self.warnings += [text for text in outcome.warnings if text not in self.warnings]
         return outcome
 
-    def _found(self, baseline: Measured) -> Found:
+    def _begin(self, candidates: Candidates) -> None:
+        self.candidates = candidates
+        self.ledger = Ledger(candidates, self._fits, batch_gain=self.pace.batch_gain)
+        self.guess = candidates.baseline
+
+    def _drive(self, stage: Stage) -> bool:
+        """Makes the moves of ``stage``; False where the time ran out before its end."""
+        moves = stage(self)
+        answer: Outcome | None = None
+        try:
+            move = next(moves)
+            while True:
+                if self.left_s() < self._cost_s(move):
+                    return False
+                answer = self._made(move)
+                move = moves.send(answer)
+        except StopIteration:
+            return True
+
+    def _made(self, move: Move) -> Outcome | None:
+        settings = move.settings if move.kind != "compute" else move.settings.replace(num_workers=0)
+        if self.ledger.tried(move.kind, settings):
+            return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
+        if self.candidates.refusal(settings if move.kind == "joint" else self._with_own_loader(settings)):
+            return None
+        return self.record(self.run(self._probe(move, settings)))
+
+    def _with_own_loader(self, settings: Settings) -> Settings:
+        """Loader and compute probes stand for joint settings: their own worker count is no change to judge."""
+        own = self.candidates.baseline
+        changes = {name: getattr(own, name) for name in ("num_workers", "prefetch_factor", "persistent_workers")}
+        return settings.replace(**changes)
+
+    def _probe(self, move: Move, settings: Settings) -> Probe:
+        cut_below = self._cut_below(move)
+        part = move.kind in ("compute", "loader")
+        return Probe(
+            kind=move.kind,
+            settings=settings,
+            window_s=self.pace.part_window_s if part else self.pace.window_s,
+            deadline_s=self.deadline_s(move.cap_s or self.pace.trial_cap_s),
+            cut_below_samples_per_s=cut_below,
+            seed=self.seed,
+        )
+
+    def deadline_s(self, cap_s: float) -> float:
+        """Longest a probe may take: its cap, but not much beyond the budget either."""
+        left = self.until_end_s() + (_SLACK - 1) * self.budget_s
+        return max(_LEAST_TRIAL_S, min(cap_s, left))
+
+    def _cut_below(self, move: Move) -> float | None:
+        if move.kind == "joint":
+            return (move.cut_share or self.pace.cut_share) * self.best.samples_per_s
+        fastest = self.ledger.fastest_part("compute")
+        if move.kind != "compute" or fastest is None or move.cut_share is None:
+            return None
+        return move.cut_share * fastest.samples_per_s
+
+    def _cost_s(self, move: Move) -> float:
+        """What the move will cost, judged by the last of its kind."""
+        known = self.ledger.outcomes if move.kind == "joint" else self.ledger.parts
+        costs = [outcome.cost_s for outcome in known.values() if outcome.kind == move.kind]
+        return max(_LEAST_TRIAL_S, costs[-1] if costs else 0.0)
+
+    def _finalists(self) -> tuple[Measured, ...]:
         finalists: list[Measured] = []
         for same_batch in (False, True):
             winner = self._gated(same_batch)
             if winner is not None and winner.settings not in [one.settings for one in finalists]:
                 finalists.append(winner)
-        return Found(
-            baseline=baseline,
-            finalists=tuple(finalists),
-            stopped=self._stopped,
-            compute=self._compute(),
-            warnings=tuple(self.warnings),
-        )
-
-    def _compute(self) -> Measured | None:
-        """One look at the step alone, if there is time: it says what bounds the speed."""
-        if self.left_s() < _COMPUTE_COST_S:
-            return None
-        probe = Probe(kind="compute", settings=self.best.settings, window_s=0.5, deadline_s=self.pace.trial_cap_s)
-        outcome = self._run_probe(probe)
-        return outcome if isinstance(outcome, Measured) else None
+        return tuple(finalists)
 
     def _gated(self, same_batch: bool) -> Measured | None:
         """The fastest setting whose numbers hold; None if that is the baseline."""
+        baseline = self.candidates.baseline
         for measured in self.ledger.ranked(same_batch=same_batch):
-            if measured.settings == self.candidates.baseline:
+            if measured.settings == baseline:
                 return None
             refusal = numerics_refusal(
-                measured.settings, self.candidates.baseline, run=self._run_probe, deadline_s=self.pace.trial_cap_s
+                measured.settings, baseline, run=self._numerics, deadline_s=self.deadline_s(self.pace.trial_cap_s)
             )
             if refusal is None:
                 return measured
             self.ledger.ban(measured.settings, refusal)
-            self.warnings.append(refusal)
+            if refusal not in self.warnings:
+                self.warnings.append(refusal)
         return None
 
-    def _run_probe(self, probe: Probe) -> Outcome:
-        outcome = self.run(probe)
-        self.study.record(outcome)
-        self.say(outcome)
-        return outcome
+    def _numerics(self, probe: Probe) -> Outcome:
+        """Asked once for settings that compute the same numbers."""
+        known = self.ledger.parts.get(("numerics", probe.settings))
+        return known if known is not None else self.record(self.run(probe))
+
+    def _look_at_parts(self) -> None:
+        """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""
+        best = self.best.settings
+        for move in (Move(best, "compute"), Move(best, "loader")):
+            if self.left_s() > 2 * self._cost_s(move):
+                self._made(move)
 
     def _fits(self, measured: Measured) -> bool:
         share = 1 - self.memory_margin
@@ -224,19 +238,3 @@ class Plan:
         measured = [one for one in self.ledger.outcomes.values() if isinstance(one, Measured)]
         set_up = max((one.start_s + one.warmup_s for one in measured), default=None)
         return race_reserve_s(self.budget_s, self.pace, set_up_s=set_up, entries=2)
-
-    def _next_cost_s(self) -> float:
-        costs = [outcome.cost_s for outcome in self.ledger.outcomes.values()]
-        return max(_LEAST_TRIAL_S, costs[-1] if costs else 0.0)
-
-
-def _baseline_error(outcome: Rejected | Crashed) -> TaskError:
-    if isinstance(outcome, Rejected):
-        trace = f"\n{outcome.traceback}" if outcome.traceback else ""
-        return TaskError(
-            f"Your own setting does not train: {outcome.reason}", f"Nothing was tuned; mend this first.{trace}"
-        )
-    return TaskError(
-        f"The process died while it trained your own setting (exit code {outcome.exit_code}).",
-        f"Its last output:\n{outcome.output_tail}",
-    )

@@ -25,6 +25,7 @@ from autotune.task.samples import first_batch
 from autotune.trial.compute import run_compute
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
+from autotune.trial.loading import run_loading
 from autotune.trial.models import ModelPool
 from autotune.trial.numerics import (
     DRIFT_STEPS,
@@ -35,6 +36,7 @@ from autotune.trial.numerics import (
     steady_dropout,
 )
 from autotune.trial.residents import Residents
+from autotune.trial.stream import BatchStream
 
 __all__ = ["Bench"]
 
@@ -124,6 +126,8 @@ class Bench:
                 return self._lap(probe)
             case "compute":
                 return self._compute(probe)
+            case "loader":
+                return self._loading(probe)
             case "numerics":
                 return self._numerics(probe)
 
@@ -143,6 +147,17 @@ class Bench:
     def _lap(self, probe: Probe) -> Measured:
         self._phase = "step"
         return self._parts[1].lap(probe, epoch_rows=self._epoch_rows, clock=self._clock)
+
+    def _loading(self, probe: Probe) -> Measured:
+        self._phase = "loader"
+        builder, residents = self._parts
+        residents.clear()
+        loader = builder.loader(probe.settings, probe.seed)
+        stream = BatchStream(loader, on_epoch_end=lambda: None, clock=self._clock)
+        try:
+            return run_loading(stream, probe, epoch_rows=self._epoch_rows, clock=self._clock)
+        finally:
+            builder.end_loader(loader, stream, probe.settings)
 
     def _compute(self, probe: Probe) -> Measured:
         self._parts[1].clear()
@@ -248,7 +263,13 @@ class Bench:
 
 
 def _reference_of(settings: Settings) -> Settings:
-    return settings.replace(precision="fp32", channels_last=False, compile_mode=None, optimizer_implementation=None)
+    return settings.replace(
+        precision="fp32",
+        channels_last=False,
+        compile_mode=None,
+        optimizer_implementation=None,
+        activation_checkpointing=False,
+    )
 
 
 def _broken_context(error: Exception) -> bool:

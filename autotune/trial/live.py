@@ -44,11 +44,7 @@ class Live:
 
     def close(self) -> None:
         """Ends the loader's workers now, not when the garbage collector finds them."""
-        iterator = getattr(self.loader, "_iterator", None)  # torch keeps persistent workers' iterator here
-        self.stream.close()
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-        self.loader._iterator = None
+        _end_workers(self.loader, self.stream)
 
 
 class LiveBuilder:
@@ -76,6 +72,7 @@ class LiveBuilder:
         self._task, self._data, self._facts, self._loss = task, data, facts, loss
         self._models, self._device, self._clock = models, device, clock
         self._samples_read = 0
+        self._compiled = CompiledState()
 
     def loader(self, settings: Settings, seed: int) -> DataLoader[Any]:
         """The loader of ``settings``, continuing where the last trial's reading ended."""
@@ -98,7 +95,7 @@ class LiveBuilder:
     def trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
         """Model and train step without a loader."""
         if settings.compile_mode is not None:
-            torch._dynamo.reset()
+            self._compiled.enter(settings)
         model = prepare_model(self._models.take(settings), settings, self._device)
         optimizer = build_optimizer(self._task.optimizer, model, settings)
         step = TrainStep(
@@ -114,27 +111,52 @@ class LiveBuilder:
 
     def give_back(self, live: Live) -> None:
         """Closes ``live`` after use and keeps its model for the next."""
-        live.close()
-        self._note_read(live)
+        self.end_loader(live.loader, live.stream, live.settings)
         self._models.give_back(live.model, live.settings)
 
     def discard(self, live: Live) -> None:
         """Closes ``live`` after a failure; its model is not used again."""
-        live.close()
-        self._note_read(live)
+        self.end_loader(live.loader, live.stream, live.settings)
         if self._models.only_one:
             self._models.give_back(live.model, live.settings)
 
-    def _note_read(self, live: Live) -> None:
-        settings = live.settings
+    def end_loader(self, loader: DataLoader[Any], stream: BatchStream, settings: Settings) -> None:
+        """Ends the workers and notes how far the data was read."""
+        _end_workers(loader, stream)
         ahead = settings.num_workers * (settings.prefetch_factor or 0)
-        self._samples_read += (live.stream.batches + ahead) * (settings.batch_size or 1)
+        self._samples_read += (stream.batches + ahead) * (settings.batch_size or 1)
 
     def _sampler(self, seed: int) -> Sampler[int] | None:
         data = self._data
         if data.iterable or data.batches_kept or data.sampler is not None or not data.samples:
             return None
         return ContinuedSampler(data.samples, offset=self._samples_read, shuffle=bool(data.shuffle), seed=0)
+
+
+class CompiledState:
+    """Dynamo's cache holds one compiled setting at a time.
+
+    Its entries belong to code, not to models: a second batch size would be compiled with dynamic shapes, and after
+    eight graphs it silently runs eager. So what was compiled for other settings is forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: Settings | None = None
+
+    def enter(self, settings: Settings) -> None:
+        """Forgets other settings' graphs, unless these very ones are compiled already."""
+        training = settings.replace(num_workers=0, pin_memory=False)
+        if training != self._compiled:
+            torch._dynamo.reset()
+            self._compiled = training
+
+
+def _end_workers(loader: DataLoader[Any], stream: BatchStream) -> None:
+    iterator = getattr(loader, "_iterator", None)  # torch keeps persistent workers' iterator here
+    stream.close()
+    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+    loader._iterator = None
 
 
 def free_memory(device: torch.device) -> None:

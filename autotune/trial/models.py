@@ -14,7 +14,7 @@ from autotune.task import Task
 
 __all__ = ["ModelPool"]
 
-_Key = tuple[bool, str | None, str]
+_Key = tuple[bool, str | None, str, bool]
 
 
 class ModelPool:
@@ -102,4 +102,4 @@ def _tensors(model: nn.Module) -> list[tuple[str, Any]]:
 
 
 def _key(settings: Settings) -> _Key:
-    return settings.channels_last, settings.compile_mode, settings.compile_scope
+    return settings.channels_last, settings.compile_mode, settings.compile_scope, settings.activation_checkpointing

@@ -20,9 +20,14 @@ class FakeMachine:
         *,
         fate: Callable[[Probe], Outcome | None] = lambda probe: None,
         trial_s: float = 2.0,
+        compute: Callable[[Settings], float] | None = None,
+        loader: Callable[[Settings], float] = lambda settings: 1000.0,
+        wait_share: float = 0.5,
     ) -> None:
         self.now = 0.0
         self.rate, self.fate, self.trial_s = rate, fate, trial_s
+        self.wait_share = wait_share
+        self.compute, self.loader = compute or rate, loader
         self.probes: list[Probe] = []
 
     def clock(self) -> float:
@@ -37,12 +42,13 @@ class FakeMachine:
         if probe.kind == "numerics":
             return Measured(kind="numerics", settings=probe.settings, chunks=(), first_loss=1.0, loss_error=0.0)
         rows = probe.settings.batch_size or 1
-        rate = self.rate(probe.settings)
+        rates = {"compute": self.compute, "loader": self.loader}
+        rate = rates.get(probe.kind, self.rate)(probe.settings)
         cut = probe.cut_below_samples_per_s is not None and rate < probe.cut_below_samples_per_s
         return Measured(
             kind=probe.kind,
             settings=probe.settings,
-            chunks=(Chunk(rows, rows / rate), Chunk(rows, rows / rate)),
+            chunks=(Chunk(rows, rows / rate, self.wait_share * rows / rate),) * 2,
             cost_s=self.trial_s,
             start_s=0.2,
             warmup_s=0.2,

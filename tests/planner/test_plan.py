@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_batch_that_gains_little_is_not_grown() -> None:
     """2 % for eight times the batch is not worth the change in training."""
 
     def rate(settings: Settings) -> float:
-        return 100.0 * (1.02 if (settings.batch_size or 0) > 32 else 1.0)
+        return 100.0 * (1 + 0.02 * math.log2((settings.batch_size or 1) / 32) / 3)
 
     found = _plan(FakeMachine(rate)).search()
     assert all(one.settings.batch_size == 32 for one in found.finalists)
@@ -225,5 +226,6 @@ def test_an_accelerator_gets_one_guess_with_everything_first() -> None:
     }
     plan = _plan(machine, hardware=hardware(8, accelerator), pace=GPU, candidates=candidates(values=values))
     plan.search()
-    guess = machine.probes[1].settings
-    assert (guess.batch_size, guess.precision, guess.pin_memory, guess.num_workers) == (128, "bf16-mixed", True, 7)
+    assert [probe.kind for probe in machine.probes[:4]] == ["joint", "loader", "compute", "joint"]
+    guess = machine.probes[3].settings
+    assert (guess.batch_size, guess.precision, guess.pin_memory, guess.num_workers) == (128, "bf16-mixed", True, 3)

@@ -1,0 +1,107 @@
+"""The plan without an accelerator: loading and training share the cores, so everything is tried together."""
+
+from __future__ import annotations
+
+from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
+from autotune.planner.shared_stages import compile_last, local_moves, rescue, same_batch
+
+__all__ = ["CPU_STAGES"]
+
+
+def split_cores(search: Search) -> Moves:
+    """Workers and intra-op threads share the cores, so they are one move: all cores load, one thread trains."""
+    if _loading_is_nothing(search):
+        return
+    cores = search.hardware.cores
+    for num_workers, num_threads in _splits(cores):
+        start = search.best
+        outcome = yield Move(start.settings.replace(num_workers=num_workers, num_threads=num_threads))
+        if not rate_of(outcome) and num_workers == 1:
+            return  # one worker is far slower already: the data does not take workers well
+
+
+def grow_batch(search: Search) -> Moves:
+    """A much larger batch; on by doubling while that pays, back to half the step where it does not."""
+    before = search.best
+    grown = batch_times(search, before.settings, search.pace.batch_step)
+    if grown is None:
+        return
+    yield Move(grown)
+    if search.best.settings != grown:
+        for factor in (2, 0.5):
+            other = batch_times(search, before.settings, factor)
+            if other is not None:
+                yield Move(other)
+        return
+    while True:
+        before = search.best
+        doubled = batch_times(search, before.settings, 2)
+        if doubled is None:
+            return
+        outcome = yield Move(doubled)
+        if not gained(outcome, before.samples_per_s, search.pace.batch_gain):
+            return
+
+
+def flags(search: Search) -> Moves:
+    """Memory format and optimizer implementation together; apart where the pair lost."""
+    values = search.candidates.values
+    implementations = values.get("optimizer_implementation", ())
+    changes = {"channels_last": True} if values.get("channels_last") else {}
+    fused = {"optimizer_implementation": implementations[0]} if implementations else {}
+    start = search.best
+    if not changes and not fused:
+        return
+    outcome = yield Move(start.settings.replace(**changes, **fused))
+    if changes and fused and not gained(outcome, start.samples_per_s, 0.0):
+        yield Move(start.settings.replace(**changes))
+        yield Move(start.settings.replace(**fused))
+
+
+def reduced_precision(search: Search) -> Moves:
+    """Each precision worth a look here; a slow one is cut after a step or two."""
+    for precision in search.candidates.values.get("precision", ()):
+        yield Move(search.best.settings.replace(precision=precision), cut_share=search.pace.precision_cut_share)
+
+
+def resplit_cores(search: Search) -> Moves:
+    """The best split moves with the batch, so it is looked at once more."""
+    if _loading_is_nothing(search):
+        return
+    start = search.best.settings
+    cores = search.hardware.cores
+    for num_workers, num_threads in ((cores, 1), (cores, cores), (1, cores), (1, max(1, cores - 1)), (0, cores)):
+        yield Move(start.replace(num_workers=num_workers, num_threads=num_threads))
+
+
+CPU_STAGES: tuple[Stage, ...] = (
+    split_cores,
+    rescue,
+    grow_batch,
+    flags,
+    reduced_precision,
+    resplit_cores,
+    same_batch,
+    compile_last,
+    same_batch,
+    local_moves,
+)
+
+
+def _splits(cores: int) -> list[tuple[int, int]]:
+    """(workers, threads), best guess first."""
+    half = max(1, cores // 2)
+    splits = [(cores, 1), (half, max(1, cores - half)), (1, cores), (0, 1)]
+    return list(dict.fromkeys(splits))
+
+
+def _loading_is_nothing(search: Search) -> bool:
+    """Measured in-process: what workers could hide is too little to matter."""
+    baseline = search.ledger.baseline
+    if baseline is None or baseline.settings.num_workers or baseline.data_wait_share is None:
+        return False
+    share = baseline.data_wait_share
+    if share >= search.pace.no_workers_below:
+        return False
+    search.skipped["num_workers"] = f"loading takes {share:.1%} of the time: workers could not gain more than that"
+    return True

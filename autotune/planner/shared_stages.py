@@ -1,0 +1,140 @@
+"""Stages that both kinds of machine share; each builds on the best so far."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.planner.moves import Move, Moves, Search, batch_times, gained
+from autotune.settings import Settings
+
+__all__ = ["compile_last", "local_moves", "rescue", "same_batch"]
+
+
+def rescue(search: Search) -> Moves:
+    """Where the batch had to be split to fit: recomputing activations may hold more of it at a time."""
+    baseline = search.candidates.baseline
+    if not search.candidates.split or "activation_checkpointing" in search.candidates.dropped:
+        return
+    settings = baseline.replace(activation_checkpointing=True)
+    larger = batch_times(search, settings, 2) or _merged(search, settings)
+    if larger is not None:
+        yield Move(larger)
+    yield Move(settings)
+
+
+def same_batch(search: Search) -> Moves:
+    """The best with the batch the caller had: the gain without any change in training."""
+    baseline = search.candidates.baseline
+    if search.best.settings.effective_batch_size != baseline.effective_batch_size:
+        yield Move(
+            search.best.settings.replace(
+                batch_size=baseline.batch_size, gradient_accumulation_steps=baseline.gradient_accumulation_steps
+            )
+        )
+
+
+def compile_last(search: Search) -> Moves:
+    """Compilation, where the time left can hold it and loading is not what limits."""
+    values = search.candidates.values.get("compile_mode", ())
+    if not values:
+        return
+    reason = _no_time_to_compile(search) or _compiling_is_idle(search)
+    if reason is not None:
+        search.skipped["compile_mode"] = reason
+        return
+    launch_bound = search.candidates.locked and _step_time_is_constant(search)
+    for mode in _modes(values, launch_bound=launch_bound):
+        if search.left_s() < search.pace.compile_least_s:
+            return
+        start = search.best
+        outcome = yield Move(start.settings.replace(compile_mode=mode), cap_s=search.left_s())
+        if not gained(outcome, start.samples_per_s, search.pace.accept_gain) and mode == "default":
+            if "blocks" in search.candidates.values.get("compile_scope", ()):
+                yield Move(start.settings.replace(compile_mode=mode, compile_scope="blocks"), cap_s=search.left_s())
+            return
+
+
+def local_moves(search: Search) -> Moves:
+    """Small random changes of one or two knobs around the best, until several in a row gained nothing."""
+    chance = random.Random(0)
+    idle = 0
+    while idle < search.pace.idle_moves:
+        best = search.best
+        changed = _random_move(search, best.settings, chance)
+        if changed is None or search.ledger.tried("joint", changed) or search.candidates.refusal(changed):
+            idle += 1
+            continue
+        outcome = yield Move(changed)
+        idle = 0 if gained(outcome, best.samples_per_s, search.pace.accept_gain) else idle + 1
+
+
+def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
+    moves = [*_number_moves(search, settings, chance), *_flag_moves(search, settings)]
+    for change in chance.sample(moves, min(len(moves), chance.choice((1, 1, 2)))):
+        settings = settings.replace(**change)
+    factor = chance.choice((None, None, 0.5, 0.7, 1.4, 2.0))
+    return settings if factor is None else batch_times(search, settings, factor) or settings
+
+
+def _number_moves(search: Search, settings: Settings, chance: random.Random) -> Iterator[dict[str, Any]]:
+    cores, dropped = search.hardware.cores, search.candidates.dropped
+    if "num_workers" not in dropped:
+        workers = max(0, settings.num_workers + chance.choice((-4, -2, -1, 1, 2, 4)))
+        yield {"num_workers": min(workers, 2 * cores)}
+        if settings.num_workers:
+            yield {"prefetch_factor": chance.choice((2, 4, 8))}
+    if "num_threads" not in dropped and search.hardware.accelerator is None and settings.num_threads:
+        yield {"num_threads": min(cores, max(1, settings.num_threads + chance.choice((-1, 1))))}
+
+
+def _flag_moves(search: Search, settings: Settings) -> Iterator[dict[str, Any]]:
+    """Flags turned on or off; none turned on under compilation, which each would start anew, nor a hopeless one."""
+    baseline = search.candidates.baseline
+    for name in ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark"):
+        for value in search.candidates.values.get(name, ()):
+            now = getattr(settings, name)
+            if now == value:
+                yield {name: getattr(baseline, name)}
+            elif settings.compile_mode is None and not search.ledger.hopeless(name, value):
+                yield {name: value}
+
+
+def _no_time_to_compile(search: Search) -> str | None:
+    left_s, needed_s = search.left_s(), search.pace.compile_least_s
+    if left_s >= needed_s:
+        return None
+    return (
+        f"not tried: about {needed_s:.0f} s are needed, {max(0.0, left_s):.0f} s were left; run again with a larger "
+        "time_budget_s"
+    )
+
+
+def _compiling_is_idle(search: Search) -> str | None:
+    best = search.best
+    wait = best.data_wait_share or 0.0
+    most = 1 - search.pace.compile_least_share
+    return f"not tried: the step waits for data {wait:.0%} of the time" if wait > most else None
+
+
+def _step_time_is_constant(search: Search) -> bool:
+    """Half the batch takes as long: launching kernels is what limits."""
+    full, half = search.guess, batch_times(search, search.guess, 0.5)
+    both = search.ledger.part("compute", full), search.ledger.part("compute", half) if half else None
+    if both[0] is None or both[1] is None:
+        return False
+    return both[1].samples_per_s < 0.6 * both[0].samples_per_s
+
+
+def _modes(values: tuple[Any, ...], *, launch_bound: bool) -> list[Any]:
+    ordered = sorted(values, key=lambda mode: mode != ("reduce-overhead" if launch_bound else "default"))
+    return [mode for mode in ordered if mode in ("default", "reduce-overhead")]
+
+
+def _merged(search: Search, settings: Settings) -> Settings | None:
+    batch, accumulation = settings.batch_size, settings.gradient_accumulation_steps
+    if batch is None or accumulation == 1:
+        return None
+    factor = next(size for size in range(2, accumulation + 1) if accumulation % size == 0)
+    return settings.replace(batch_size=batch * factor, gradient_accumulation_steps=accumulation // factor)
