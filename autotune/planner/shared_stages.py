@@ -82,7 +82,7 @@ def _number_moves(search: Search, settings: Settings, chance: random.Random) -> 
     cores, dropped = search.hardware.cores, search.candidates.dropped
     if "num_workers" not in dropped:
         workers = max(0, settings.num_workers + chance.choice((-4, -2, -1, 1, 2, 4)))
-        yield {"num_workers": min(workers, 2 * cores)}
+        yield {"num_workers": min(workers, cores)}
         if settings.num_workers:
             yield {"prefetch_factor": chance.choice((2, 4, 8))}
     if "num_threads" not in dropped and search.hardware.accelerator is None and settings.num_threads:

@@ -50,7 +50,17 @@ def run_joint(
     stock = settings.num_workers * (settings.prefetch_factor or 0)
     was_started = live.started
     if not live.warm:
-        warm_up(live.stream, step, batch_rows, stock=stock, least=2, clock=clock)
+        seen = warm_up(
+            live.stream,
+            step,
+            batch_rows,
+            stock=stock,
+            least=2,
+            clock=clock,
+            cut_below_samples_per_s=probe.cut_below_samples_per_s if device.type == "cpu" else None,
+        )
+        if seen.hopeless is not None:
+            return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
     _finish_round(live, group)
     warm = clock()
@@ -75,6 +85,20 @@ def run_joint(
         peak_accelerator_bytes=_peak(device),
         first_loss=first,
         last_loss=last,
+    )
+
+
+def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measured:
+    """What is known of a setting whose second step was far too slow."""
+    return Measured(
+        kind=probe.kind,
+        settings=live.settings,
+        chunks=(seen.hopeless,) if seen.hopeless else (),
+        start_s=live.stream.workers_start_s + live.stream.first_batch_s,
+        warmup_s=warmup_s,
+        steps=live.stream.batches // live.settings.gradient_accumulation_steps,
+        largest_batch_rows=seen.largest,
+        cut=True,
     )
 
 

@@ -16,6 +16,7 @@ from autotune.trial.timer import WindowTimer
 __all__ = ["Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
 
 _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
+_ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
 
@@ -42,6 +43,8 @@ class Taken:
     waited_s: float = 0.0
     largest: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
+    hopeless: Chunk | None = None
+    """A single warm step so slow that no window is needed."""
 
 
 def take_steps(
@@ -66,22 +69,32 @@ def warm_up(
     stock: int,
     least: int,
     clock: Callable[[], float],
+    cut_below_samples_per_s: float | None = None,
 ) -> Taken:
     """Steps until the loader's first stock no longer flatters it.
 
     Args:
+        stream: Where batches come from.
+        step: One micro-batch of training.
+        rows_of: Rows of a batch.
         stock: Batches the workers may have ready at the start (workers × prefetch).
         least: Steps in any case.
+        clock: Seconds, monotonic.
+        cut_below_samples_per_s: The threshold for windows; a second step far below it ends the warm-up at once.
 
     The stock is used up after ``stock`` batches, or as soon as a step really waited for its batch.
     """
     seen = Taken()
     for taken in range(max(least, stock)):
         begin = clock()
-        waited_before = seen.waited_s
+        waited_before, rows_before = seen.waited_s, seen.rows
         take_steps(1, stream, step, rows_of, seen)
-        waited = seen.waited_s - waited_before
-        if taken >= least and waited > _WAIT_SHARE * (clock() - begin):
+        waited, spent_s = seen.waited_s - waited_before, clock() - begin
+        rows = seen.rows - rows_before
+        if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
+            seen.hopeless = Chunk(rows, spent_s, waited)
+            break
+        if taken >= least and waited > _WAIT_SHARE * spent_s:
             break
     return seen
 
