@@ -9,15 +9,18 @@ __all__ = ["CPU_STAGES"]
 
 
 def split_cores(search: Search) -> Moves:
-    """Workers and intra-op threads share the cores, so they are one move: all cores load, one thread trains."""
-    if _loading_is_nothing(search):
-        return
-    cores = search.hardware.cores
-    for num_workers, num_threads in _splits(cores):
+    """Workers and intra-op threads share the cores, so they are one move: all cores load, one thread trains.
+
+    One thread alone is always tried: threads that wait for a core spin, and a busy machine then does worse with more.
+    """
+    workers_pay = not _loading_is_nothing(search)
+    for num_workers, num_threads in _splits(search.hardware.cores):
+        if num_workers and not workers_pay:
+            continue
         start = search.best
         outcome = yield Move(start.settings.replace(num_workers=num_workers, num_threads=num_threads))
-        if not rate_of(outcome) and num_workers == 1:
-            return  # one worker is far slower already: the data does not take workers well
+        if num_workers and not rate_of(outcome):
+            workers_pay = False  # far slower already: the data does not take workers well
 
 
 def grow_batch(search: Search) -> Moves:
@@ -66,12 +69,11 @@ def reduced_precision(search: Search) -> Moves:
 
 def resplit_cores(search: Search) -> Moves:
     """The best split moves with the batch, so it is looked at once more."""
-    if _loading_is_nothing(search):
-        return
     start = search.best.settings
     cores = search.hardware.cores
-    for num_workers, num_threads in ((cores, 1), (cores, cores), (1, cores), (1, max(1, cores - 1)), (0, cores)):
-        yield Move(start.replace(num_workers=num_workers, num_threads=num_threads))
+    with_workers = [] if _loading_is_nothing(search) else [(cores, 1), (cores, cores), (1, cores), (1, cores - 1)]
+    for num_workers, num_threads in (*with_workers, (0, cores), (0, 1)):
+        yield Move(start.replace(num_workers=num_workers, num_threads=max(1, num_threads)))
 
 
 CPU_STAGES: tuple[Stage, ...] = (
