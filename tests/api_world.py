@@ -27,6 +27,9 @@ from autotune import TunedConfig
 
 FEATURES = 8
 
+# torch makes this folder, by default among the temporary files, as soon as anybody constructs an optimizer.
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 
 class Rows(Dataset):
     """Rows whose label is the sign of their first feature; what workers do on top of that is up to ``in_worker``."""
@@ -182,15 +185,19 @@ def nothing_left_behind() -> Iterator[Path]:
         before_folder, before_tempdir = os.getcwd(), tempfile.tempdir
         descriptors, children, segments = _descriptors(), _children(), _segments()
         threads = set(threading.enumerate())
+        cache = os.environ.get(_CACHE)
         os.chdir(working)
         tempfile.tempdir = str(temporary)
+        os.environ[_CACHE] = str(Path(root, "cache"))
         try:
             yield working
         finally:
             os.chdir(before_folder)
             tempfile.tempdir = before_tempdir
-        assert list(working.rglob("*")) == []
-        assert list(temporary.rglob("*")) == []
+            os.environ.pop(_CACHE)
+            os.environ.update({} if cache is None else {_CACHE: cache})
+        left = [str(path) for folder in (working, temporary) for path in folder.rglob("*")]
+        assert left == []
         assert _descriptors() == descriptors
         assert _children() == children
         assert _mentioning(root) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import random
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ class Snapshot:
     ) -> None:
         self._random = _RandomStates(generators)  # first: nothing below may draw a number, but user code might
         self._flags = TorchFlags.capture()
+        self._start_method = multiprocessing.get_start_method(allow_none=True)
         seen: dict[int, _TensorState] = {}  # tied parameters are kept once
         self._modules = [_ModuleState(module, seen) for root in modules for module in root.modules()]
         self._optimizers = [_OptimizerState(optimizer) for optimizer in optimizers]
@@ -56,6 +58,8 @@ class Snapshot:
         for optimizer in self._optimizers:
             optimizer.restore()
         self._flags.apply()
+        # Workers settle an undecided start method, after which the caller could no longer choose one.
+        multiprocessing.set_start_method(self._start_method, force=True)
         self._random.restore()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,19 @@ def test_everything_is_put_back(change: Callable[[Any], None]) -> None:
     after = _bits(task)
     wrong = [key for key in before if not _same(after[key], before[key])]
     assert wrong == []
+
+
+def test_undecided_start_method_stays_undecided() -> None:
+    """Starting workers settles multiprocessing's start method; afterwards the caller may still choose one."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        snapshot = Snapshot([], [], [])
+        multiprocessing.get_start_method()
+        snapshot.restore()
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        multiprocessing.set_start_method(before, force=True)
 
 
 def test_copies_share_no_memory_with_the_model() -> None:
