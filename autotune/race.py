@@ -32,7 +32,7 @@ _LONGEST_LAP_S = 3.0
 # Laps end on a whole round of workers, so they take somewhat longer than asked.
 _PLANNED_SHARE = 0.9
 # A machine that slowed down after the sizing may run over by this much before the race is given up.
-_OVERRUN = 1.25
+_OVERRUN = 1.1
 # A lap that takes this many times as long as planned hangs.
 _DEADLINE_LAPS = 10.0
 _SHORTEST_DEADLINE_S = 5.0

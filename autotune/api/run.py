@@ -12,6 +12,7 @@ from autotune.planner import Found, Pace, Plan
 from autotune.race import RaceResult, race
 from autotune.report.narrator import Narrator
 from autotune.sandbox import InProcess, Sandbox
+from autotune.settings import Settings
 from autotune.study import Study
 
 __all__ = ["Run"]
@@ -52,15 +53,18 @@ class Run:
         if found.baseline is None or not finalists:
             return []
         self.narrator.say("race", f"racing {len(finalists)} finalist(s) against the baseline, interleaved")
-        return race(
-            found.baseline.settings,
-            finalists,
-            run=self._lap,
-            clock=self.plan.clock,
-            budget_s=self.plan.started_s + self.plan.budget_s - self.plan.clock(),
-            margin=self.pace.margin,
-            seed=self.plan.seed,
-        )
+        results: list[RaceResult] = []
+        for heat in _heats(finalists):
+            results += race(
+                found.baseline.settings,
+                heat,
+                run=self._lap,
+                clock=self.plan.clock,
+                budget_s=self.plan.until_end_s(),
+                margin=self.pace.margin,
+                seed=self.plan.seed,
+            )
+        return results
 
     def _lap(self, probe: Probe) -> Outcome:
         outcome = self.sandbox.run(probe)
@@ -75,3 +79,9 @@ class Run:
             yield
         finally:
             self.spent_s[name] = time.perf_counter() - began
+
+
+def _heats(finalists: list[Settings]) -> list[list[Settings]]:
+    """All at once; two compiled settings one after the other, since only one keeps its graphs."""
+    compiled = [settings for settings in finalists if settings.compile_mode is not None]
+    return [[settings] for settings in finalists] if len(compiled) > 1 else [finalists]

@@ -53,6 +53,11 @@ class Pace:
     """A setting ships only if the bound on its gain is above this."""
 
 
+_SET_UP_SHARE = 1.3  # of the start-up seen: the second start of a setting varies
+_SHORT_LAP_S = 0.5  # a race of the shortest laps, one untimed lap each included
+_USUAL_SHARE = 0.45  # of the budget: searching needs the rest
+_MOST_SHARE = 0.6  # of a budget so short that even the shortest race takes more than its usual share
+
 CPU = Pace(window_s=1.5, cut_share=0.75, race_lap_s=1.5, margin=0.05)
 """Rankings on a shared CPU are noisy: longer windows, a weaker cut, a larger margin."""
 
@@ -70,5 +75,6 @@ def race_reserve_s(budget_s: float, pace: Pace, *, set_up_s: float | None, entri
     """
     if set_up_s is None:
         return 0.3 * budget_s
-    wanted = entries * (1.3 * set_up_s + pace.race_rounds * pace.race_lap_s)
-    return min(wanted, 0.45 * budget_s)
+    wanted = entries * (_SET_UP_SHARE * set_up_s + pace.race_rounds * pace.race_lap_s)
+    least = entries * (_SET_UP_SHARE * set_up_s + (pace.race_rounds + 1) * _SHORT_LAP_S)
+    return min(max(least, min(wanted, _USUAL_SHARE * budget_s)), _MOST_SHARE * budget_s)
