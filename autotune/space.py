@@ -187,8 +187,20 @@ def _baseline(facts: Facts, rules: BatchRules, base: int) -> Settings:
         return settings
     wanted = rules.effective_batch_size
     effective = batch_size if wanted in (None, "keep") else int(wanted)
-    micro = largest_divisor(effective, min(batch_size, rules.max_batch_size or batch_size))
+    most = min(batch_size, rules.max_batch_size or batch_size)
+    micro = largest_divisor(effective, most)
+    if 2 * micro <= most and micro < effective:
+        raise _no_even_split(effective, most)
     return settings.replace(batch_size=micro, gradient_accumulation_steps=effective // micro)
+
+
+def _no_even_split(effective: int, most: int) -> SettingsError:
+    below, above = effective // most * most, -(-effective // most) * most
+    near = " or ".join(str(size) for size in (below, above) if size)
+    return SettingsError(
+        f"effective_batch_size={effective} does not split into equal micro-batches of about {most} samples.",
+        f"Use a multiple of it, such as {near}.",
+    )
 
 
 def _largest_effective(facts: Facts, rules: BatchRules, effective: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from autotune.errors import SettingsError
 from autotune.settings import Settings
-from autotune.space import BatchRules, Space, largest_divisor
+from autotune.space import BatchRules, Space, _baseline, largest_divisor
 from tests.planner.fake_machine import candidates
 
 
@@ -67,3 +69,22 @@ def test_a_dropped_knob_is_refused_with_its_reason() -> None:
 def test_the_largest_divisor_is_at_most_the_cap(number: int, most: int, divisor: int) -> None:
     """Micro-batches divide the effective batch."""
     assert largest_divisor(number, most) == divisor
+
+
+def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbours() -> None:
+    """1009 is prime: batches of one would be no baseline of anybody's."""
+    facts = SimpleNamespace(
+        batches_kept=None,
+        loader={
+            "batch_size": 64,
+            "num_workers": 0,
+            "prefetch_factor": None,
+            "persistent_workers": False,
+            "pin_memory": False,
+            "multiprocessing_context": None,
+        },
+        caller={},
+    )
+    with pytest.raises(SettingsError, match="960 or 1024"):
+        _baseline(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
+    assert _baseline(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from autotune.errors import SettingsError
@@ -40,10 +41,18 @@ class Options:
             raise SettingsError(
                 f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.'
             )
-        if type(self.seed) is not int:
-            raise SettingsError(f"seed={self.seed!r} is not possible.", "Give an int.")
-        if self.space is not None and not isinstance(self.space, Space):
-            raise SettingsError(f"space={self.space!r} is no Space.", "Use autotune.Space(num_workers=[0, 2]).")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**32:
+            raise SettingsError(f"seed={self.seed!r} is not possible.", "Give an int from 0 to 2**32 - 1.")
+        object.__setattr__(self, "seed", int(self.seed))
+        for name in ("effective_batch_size", "max_batch_size", "max_effective_batch_size"):
+            object.__setattr__(self, name, _plain_int(getattr(self, name)))
+        _check_type("space", self.space, Space, "Use autotune.Space(num_workers=[0, 2]).")
+        _check_type("hardware", self.hardware, Hardware, "Leave it out, or pass an autotune.hardware.Hardware.")
+        _check_type("study_name", self.study_name, str, "Give a text, or leave it out.")
+        if not isinstance(self.isolate, bool):
+            raise SettingsError(f"isolate={self.isolate!r} is not possible.", "Use True or False.")
+        if not (self.progress is None or self.progress is False or callable(self.progress)):
+            raise SettingsError(f"progress={self.progress!r} is not possible.", "Use None, False or a callable.")
 
     def batch_rules(self, task: Task) -> BatchRules:
         """The caller's bounds on batch sizes."""
@@ -55,6 +64,16 @@ class Options:
         )
 
 
+def _plain_int(value: Any) -> Any:
+    """numpy's integers become int; anything else is left for the rules to judge."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _check_type(name: str, value: object, wanted: type, remedy: str) -> None:
+    if value is not None and not isinstance(value, wanted):
+        raise SettingsError(f"{name}={value!r} is not possible.", remedy)
+
+
 def _check_number(name: str, value: object, *, above: float, below: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < below:
+    if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) < below:
         raise SettingsError(f"{name}={value!r} is not possible.", f"Give a number above {max(above, 0.0):g}.")

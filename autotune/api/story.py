@@ -90,7 +90,13 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run) -> TunedC
         run.races,
         outcomes=run.study.outcomes,
         dropped=candidates.dropped,
-        warnings=(*_assumptions(candidates), *run.sandbox.warnings, *run.study.warnings, *hardware.notes),
+        warnings=(
+            *_assumptions(candidates),
+            *run.sandbox.warnings,
+            *run.study.warnings,
+            *run.narrator.warnings,
+            *hardware.notes,
+        ),
         spent_s={"start": run.sandbox.start_s, **run.spent_s},
         interrupted=run.interrupted,
     )

@@ -49,6 +49,8 @@ def assemble(
 
 
 def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Settings) -> LearningRatePlan:
+    if settings == candidates.baseline:
+        return _as_it_is(candidates)
     effective, samples = settings.effective_batch_size, candidates.facts.samples
     return scale(
         base_batch_size=candidates.base_batch_size,
@@ -57,3 +59,12 @@ def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Set
         optimizer_name=candidates.facts.optimizer_name,
         steps_per_epoch=-(-samples // effective) if samples and effective else None,
     )
+
+
+def _as_it_is(candidates: Candidates) -> LearningRatePlan:
+    """The caller's own settings keep the caller's own learning rate."""
+    base, effective = candidates.base_batch_size, candidates.baseline.effective_batch_size
+    notes: tuple[str, ...] = ()
+    if effective is not None and base != effective:
+        notes = (f"The learning rate is said to be for batch {base}; your batch of {effective} keeps it as it is.",)
+    return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=notes)

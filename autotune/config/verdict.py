@@ -65,11 +65,14 @@ def judge(
     )
     same_races = [race for race in races if race.candidate.effective_batch_size == baseline.effective_batch_size]
     same_best, best = _fastest(same_races), _fastest(races)
+    tried = len({one.settings for one in outcomes if one.kind == "joint"} - {baseline})
     return Verdict(
         settings=_settings(best, baseline),
-        evidence=shared.evidence(baseline, best, same_best, _why_kept(found, best, interrupted)),
+        evidence=shared.evidence(baseline, best, same_best, _why_kept(found, best, interrupted, tried)),
         same_batch_settings=_settings(same_best, baseline),
-        same_batch_evidence=shared.evidence(baseline, same_best, same_best, _why_kept(found, same_best, interrupted)),
+        same_batch_evidence=shared.evidence(
+            baseline, same_best, same_best, _why_kept(found, same_best, interrupted, tried)
+        ),
     )
 
 
@@ -100,7 +103,7 @@ class _Shared:
             baseline_samples_per_s=(
                 statistics.median(won.baseline_samples_per_s) if won else _rate(self.found.baseline)
             ),
-            upper_bound_samples_per_s=_upper_bound(self.found),
+            upper_bound_samples_per_s=_upper_bound(self.found, measured),
             largest_batch=self.largest_batch,
             data_wait_share=measured.data_wait_share if measured else None,
             dropped_knobs=self.dropped,
@@ -132,13 +135,19 @@ def _settings(race: RaceResult | None, baseline: Settings) -> Settings:
     return race.candidate if race is not None and race.wins else baseline
 
 
-def _why_kept(found: Found, race: RaceResult | None, interrupted: bool) -> str:
+def _nothing_faster(found: Found, tried: int) -> str:
+    if not tried:
+        return f"nothing else could be tried, {found.stopped}; give a larger time_budget_s"
+    return f"none of the {tried} other settings tried was faster; {found.stopped}"
+
+
+def _why_kept(found: Found, race: RaceResult | None, interrupted: bool, tried: int) -> str:
     if interrupted:
         return "baseline kept: interrupted before anything was proven faster"
     if found.baseline is None:
         return f"not tuned: {found.stopped}; give a larger time_budget_s"
     if not found.finalists:
-        return "baseline kept: nothing tried was faster"
+        return f"baseline kept: {_nothing_faster(found, tried)}"
     if race is None:
         return f"baseline kept: nothing else was raced, {found.stopped}"
     return f"baseline kept: {_lost(race)}"
@@ -172,10 +181,12 @@ def _bound(measured: Measured, found: Found) -> str:
     return f"loading and training step take turns as the limit (data wait {wait:.0%}{apart})"
 
 
-def _upper_bound(found: Found) -> float | None:
-    """What loader and step could reach if neither ever waited for the other."""
+def _upper_bound(found: Found, measured: Measured | None) -> float | None:
+    """What loader and step could reach if neither ever waited for the other; None where a measurement refutes it."""
     rates = [part.samples_per_s for part in (found.compute, found.loader) if part is not None]
-    return min(rates, default=None)
+    bound = min(rates, default=None)
+    refuted = bound is not None and measured is not None and measured.samples_per_s > bound
+    return None if refuted else bound
 
 
 def _speedup(race: RaceResult | None) -> Speedup | None:

@@ -64,7 +64,7 @@ CPU = Pace(window_s=1.5, cut_share=0.75, race_lap_s=1.5, margin=0.05)
 GPU = Pace(window_s=1.0, cut_share=0.85, race_lap_s=1.0, margin=0.02)
 
 
-def race_reserve_s(budget_s: float, pace: Pace, *, set_up_s: float | None, entries: int) -> float:
+def race_reserve_s(budget_s: float, pace: Pace, *, set_up_s: float | None, entries: int, short: bool = False) -> float:
     """Seconds to keep back for the race.
 
     Args:
@@ -72,9 +72,11 @@ def race_reserve_s(budget_s: float, pace: Pace, *, set_up_s: float | None, entri
         pace: Constants of this machine.
         set_up_s: Start and warm-up of one entry as seen so far; None: nothing was seen yet.
         entries: Settings that will race, the baseline included.
+        short: Nothing is there to race yet: keep back no more than a race of short laps takes.
     """
     if set_up_s is None:
         return 0.3 * budget_s
     wanted = entries * (_SET_UP_SHARE * set_up_s + pace.race_rounds * pace.race_lap_s)
     least = entries * (_SET_UP_SHARE * set_up_s + (pace.race_rounds + 1) * _SHORT_LAP_S)
-    return min(max(least, min(wanted, _USUAL_SHARE * budget_s)), _MOST_SHARE * budget_s)
+    usual = 0.0 if short else min(wanted, _USUAL_SHARE * budget_s)
+    return min(max(least, usual), _MOST_SHARE * budget_s)

@@ -237,4 +237,5 @@ class Plan:
     def _reserve_s(self) -> float:
         measured = [one for one in self.ledger.outcomes.values() if isinstance(one, Measured)]
         set_up = max((one.start_s + one.warmup_s for one in measured), default=None)
-        return race_reserve_s(self.budget_s, self.pace, set_up_s=set_up, entries=2)
+        nothing_yet = self.ledger.baseline is not None and self.best.settings == self.candidates.baseline
+        return race_reserve_s(self.budget_s, self.pace, set_up_s=set_up, entries=2, short=nothing_yet)

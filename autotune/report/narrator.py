@@ -34,9 +34,11 @@ class Narrator:
         self._best: float | None = None
         self._stack = contextlib.ExitStack()
         self._tell: Callable[[Progress], object] | None = None
+        self.warnings: list[str] = []
+        """What went wrong on the way, for the result."""
 
     def __enter__(self) -> Narrator:
-        if self._progress is None and sys.stderr is not None and sys.stderr.isatty():
+        if self._progress is None and _terminal():
             self._tell = self._stack.enter_context(LiveProgress())
         elif callable(self._progress):
             self._tell = self._progress
@@ -49,16 +51,18 @@ class Narrator:
         """Sends one event."""
         if self._tell is None:
             return
-        elapsed_s = self._clock() - self._began_s
-        self._tell(
-            Progress(
-                elapsed_s=elapsed_s,
-                budget_s=self._budget_s,
-                phase=phase,
-                message=message,
-                best_samples_per_s=self._best,
-            )
+        event = Progress(
+            elapsed_s=self._clock() - self._began_s,
+            budget_s=self._budget_s,
+            phase=phase,
+            message=message,
+            best_samples_per_s=self._best,
         )
+        try:
+            self._tell(event)
+        except Exception as error:
+            self._tell = None
+            self.warnings.append(f"progress raised {type(error).__name__}: {error}; it was told nothing more.")
 
     def trial(self, outcome: Outcome) -> None:
         """Tells of a finished trial."""
@@ -69,6 +73,11 @@ class Narrator:
     def lap(self, outcome: Outcome) -> None:
         """Tells of a finished race lap."""
         self.say("race", sentence(outcome))
+
+
+def _terminal() -> bool:
+    """Whether stderr is an open terminal."""
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
 
 
 def sentence(outcome: Outcome) -> str:
