@@ -121,7 +121,12 @@ class _Entry:
     rates: list[float] = field(default_factory=list)
     disturbed: list[bool] = field(default_factory=list)
     failed: Outcome | None = None
+    left_out: bool = False
     others_cores: float | None = None
+
+    @property
+    def racing(self) -> bool:
+        return self.failed is None and not self.left_out
 
 
 def race(
@@ -193,20 +198,23 @@ class _Laps:
         """
         for shortest_s in (_TARGET_LAP_S, _SHORTEST_LAP_S):
             for entry in entries:
-                if entry.failed is None:
+                if entry.racing:
                     self._warm_up(entry)
             if (undecided := _over(entries)) is not None:
                 return 0, 0.0, undecided
-            racing = [entry for entry in entries if entry.failed is None]
+            racing = [entry for entry in entries if entry.racing]
             left_s = (self._budget_s - self.spent_s) * _PLANNED_SHARE
             rounds, lap_s = _size(left_s, racing, min_rounds, max_rounds)
+            while lap_s < _SHORTEST_LAP_S and len(racing) > 2:  # better one decision than none
+                racing.pop().left_out = True
+                rounds, lap_s = _size(left_s, racing, min_rounds, max_rounds)
             cheap = all(entry.overhead_s < _SHORTEST_LAP_S / 2 for entry in racing)
             if lap_s >= (_SHORTEST_LAP_S if cheap else shortest_s):
                 return rounds, min(lap_s, _LONGEST_LAP_S), None
             if left_s <= 0:
                 break
         needed = self.spent_s + min_rounds * sum(e.overhead_s + _SHORTEST_LAP_S for e in racing) / _PLANNED_SHARE
-        return 0, 0.0, f"Not raced: {min_rounds} rounds need {math.ceil(needed)} s, there were {self._budget_s:g} s."
+        return 0, 0.0, f"Not raced: {min_rounds} rounds need {math.ceil(needed)} s, there were {self._budget_s:.0f} s."
 
     def run_rounds(self, entries: list[_Entry], rounds: int, lap_s: float, min_rounds: int) -> str | None:
         """Run the timed rounds; why there is no decision, or None.
@@ -218,7 +226,7 @@ class _Laps:
             if self.spent_s > self._budget_s * (1.0 if number >= min_rounds else _OVERRUN):
                 return None if number >= min_rounds else f"Time ran out after {number} of {min_rounds} rounds."
             for entry in entries if number % 2 == 0 else entries[::-1]:
-                if entry.failed is None:
+                if entry.racing:
                     self._timed_lap(entry, lap_s)
             if (undecided := _over(entries)) is not None:
                 return undecided
@@ -253,14 +261,14 @@ class _Laps:
 
 
 def _disturbed_rounds(entries: list[_Entry]) -> int:
-    racing = [entry.disturbed for entry in entries if entry.failed is None]
+    racing = [entry.disturbed for entry in entries if entry.racing]
     return sum(any(laps) for laps in zip(*racing, strict=False))
 
 
 def _over(entries: list[_Entry]) -> str | None:
     if entries[0].failed is not None:
         return f"The baseline failed ({entries[0].failed.fate}): nothing can be compared with it."
-    if all(entry.failed is not None for entry in entries[1:]):
+    if not any(entry.racing for entry in entries[1:]):
         return "No candidate was left to race."
     return None
 
@@ -298,6 +306,8 @@ def _result(
 ) -> RaceResult:
     if entry.failed is not None and baseline.failed is None:
         undecided = f"The candidate failed ({entry.failed.fate}) and left the race."
+    elif entry.left_out:
+        undecided = "There was time to race one setting only, and another one came first."
     kept = _kept_rounds(baseline, entry, min_rounds)
     seen = [cores for cores in (baseline.others_cores, entry.others_cores) if cores is not None]
     return RaceResult(

@@ -321,3 +321,20 @@ def test_a_disturbed_round_is_run_again_and_left_out() -> None:
     assert result.median == pytest.approx(2.0)
     assert result.low == pytest.approx(2.0)
     assert result.rounds >= 5
+
+
+def test_with_time_for_one_candidate_the_first_is_raced() -> None:
+    """Three settings do not fit, two do: one decision is better than none."""
+    now = 0.0
+
+    def run(probe: Probe) -> Outcome:
+        nonlocal now
+        now += probe.window_s + 0.2
+        rate = 200.0 if probe.settings.num_workers else 100.0
+        return Measured(kind="lap", settings=probe.settings, chunks=(Chunk(10, 10 / rate),))
+
+    candidates = [Settings().replace(num_workers=count) for count in (1, 2)]
+    first, second = race(Settings(), candidates, run=run, budget_s=9.5, margin=0.05, clock=lambda: now)
+    assert first.wins
+    assert not second.wins
+    assert "one setting only" in (second.undecided or "")
