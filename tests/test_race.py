@@ -334,7 +334,7 @@ def test_with_time_for_one_candidate_the_first_is_raced() -> None:
         return Measured(kind="lap", settings=probe.settings, chunks=(Chunk(10, 10 / rate),))
 
     candidates = [Settings().replace(num_workers=count) for count in (1, 2)]
-    first, second = race(Settings(), candidates, run=run, budget_s=9.5, margin=0.05, clock=lambda: now)
+    first, second = race(Settings(), candidates, run=run, budget_s=10.5, margin=0.05, clock=lambda: now)
     assert first.wins
     assert not second.wins
     assert "one setting only" in (second.undecided or "")
