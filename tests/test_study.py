@@ -371,6 +371,7 @@ def test_the_domains_are_those_of_every_study_ever_written() -> None:
         "num_threads": (0, 1024, False),
         "persistent_workers": (False, True),
         "pin_memory": (False, True),
+        "activation_checkpointing": (False, True),
         "channels_last": (False, True),
         "cudnn_benchmark": (False, True),
         "multiprocessing_context": ("fork", "spawn", "forkserver", "none"),
@@ -397,3 +398,17 @@ def test_outcomes_keep_their_order() -> None:
     for outcome in outcomes:
         study.record(outcome)
     assert study.outcomes == outcomes
+
+
+def test_importances_can_be_computed_over_a_continued_study(tmp_path: Path) -> None:
+    """Two runs with other cores and knobs share one study, and optuna ranks what mattered in all of it."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    for cores in (2, 8):
+        with Study(storage, "mine") as study:
+            for number in range(1, 7):
+                settings = Settings(batch_size=8 * number).replace(num_workers=number % cores)
+                study.record(Measured(kind="joint", settings=settings, chunks=(Chunk(settings.batch_size or 1, 1.0),)))
+    with Study(storage, "mine") as study:
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        found = optuna.importance.get_param_importances(study.optuna_study, evaluator=evaluator)
+    assert found["batch_size"] > 0
