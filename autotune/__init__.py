@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.api import autotune
+    from autotune.api.largest import largest_batch
     from autotune.build.train_step import TrainStep
     from autotune.config import TunedConfig
     from autotune.settings import Settings
     from autotune.space import Space
     from autotune.task import Task
 
-__all__ = ["Settings", "Space", "Task", "TrainStep", "TunedConfig", "autotune"]
+__all__ = ["Settings", "Space", "Task", "TrainStep", "TunedConfig", "autotune", "largest_batch"]
 
 _HOMES = {
     "Settings": "autotune.settings",
@@ -25,6 +26,7 @@ _HOMES = {
     "TrainStep": "autotune.build.train_step",
     "TunedConfig": "autotune.config",
     "autotune": "autotune.api",
+    "largest_batch": "autotune.api.largest",
 }
 
 

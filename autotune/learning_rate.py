@@ -61,11 +61,13 @@ def scale(
     optimizer_name: str,
     steps_per_epoch: int | None,
     cap: float = CAP,
+    reduction: Literal["mean", "sum"] = "mean",
 ) -> LearningRatePlan:
     """The learning-rate factor for a changed batch.
 
     With k = effective / base: linear gives k, sqrt gives sqrt(k), both at most ``cap``; a smaller batch scales down
-    by the same rule. A factor above 2 comes with a warm-up.
+    by the same rule. A factor above 2 comes with a warm-up. Where the loss is a sum, its gradient is k times as large
+    already, which for SGD is the linear rule: the learning rate is left alone.
 
     Args:
         base_batch_size: Samples per optimizer step the learning rate was chosen for; None: unknown to us.
@@ -74,6 +76,7 @@ def scale(
         optimizer_name: Class name of the optimizer, qualified or not.
         steps_per_epoch: Optimizer steps per epoch with the new batch; None for streams of unknown length.
         cap: Largest factor, 1 or more.
+        reduction: Whether the loss is the mean or the sum over the samples of a batch.
 
     Returns:
         Factor, rule, warm-up and the notes to show.
@@ -88,7 +91,11 @@ def scale(
     _check(base_batch_size, effective_batch_size, rule, cap)
     if base_batch_size is None or effective_batch_size is None or base_batch_size == effective_batch_size:
         return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=())
-    return _plan(effective_batch_size / base_batch_size, rule, optimizer_name, steps_per_epoch, cap)
+    growth = effective_batch_size / base_batch_size
+    if reduction == "sum":
+        note = _sum_note(growth, optimizer_name)
+        return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=(note,))
+    return _plan(growth, rule, optimizer_name, steps_per_epoch, cap)
 
 
 def _plan(
@@ -108,6 +115,14 @@ def _plan(
         warmup_steps=_warmup_steps(factor, steps_per_epoch),
         notes=_notes(used, wanted, factor, optimizer_name if adaptive else None),
     )
+
+
+def _sum_note(growth: float, optimizer_name: str) -> str:
+    said = f"The learning rate is left alone: the loss is a sum, so its gradient becomes {growth:g}x by itself"
+    if is_adaptive(optimizer_name):
+        name = optimizer_name.rpartition(".")[2]
+        return f"{said}; {name} divides by the gradient's scale, so scale the rate by hand if training is slower."
+    return f"{said}, as if the rate had been scaled linearly; warm up by hand if the loss diverges at first."
 
 
 def _check(base: int | None, effective: int | None, rule: str | None, cap: float) -> None:

@@ -51,6 +51,10 @@ class Probe:
     """Stop early once the rate is clearly below this."""
     seed: int = 0
     """Seeds the sampler, so that every trial reads other samples of the data."""
+    steps: int | None = None
+    """compute only: exactly so many optimizer steps in place of a window, with an exact reading of peak memory."""
+    fresh: bool = False
+    """In a child that has run no probe before."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON scalars only."""
@@ -110,6 +114,12 @@ class Measured:
     """Stopped early: clearly below ``Probe.cut_below_samples_per_s``."""
     peak_ram_bytes: int | None = None
     peak_accelerator_bytes: int | None = None
+    ram_limit_bytes: int | None = None
+    """What ``peak_ram_bytes`` could have reached before an allocation failed; None: no such limit was in force."""
+    accelerator_limit_bytes: int | None = None
+    """The same for ``peak_accelerator_bytes``; None where the device does not say."""
+    allocation_retries: int | None = None
+    """Times the device's allocator gave back its cache to find room, after the first step; None: not counted."""
     first_loss: float | None = None
     last_loss: float | None = None
     loss_error: float | None = None
@@ -201,6 +211,8 @@ class Rejected:
     error_type: str | None = None
     """Qualified class name of the exception, if there was one."""
     traceback: str | None = None
+    size_limit: bool = False
+    """A backend refused the size of its operands: not memory, yet a smaller batch may run."""
     cost_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:

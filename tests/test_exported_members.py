@@ -9,7 +9,7 @@ import pytest
 
 import autotune
 
-PUBLIC = ["Settings", "Space", "Task", "TrainStep", "TunedConfig", "autotune"]
+PUBLIC = ["Settings", "Space", "Task", "TrainStep", "TunedConfig", "autotune", "largest_batch"]
 
 
 def test_the_public_names_are_pinned() -> None:
@@ -45,7 +45,7 @@ def test_the_version_is_the_distributions() -> None:
     assert autotune.__version__ == installed
 
 
-@pytest.mark.parametrize("module", ["errors", "settings", "measurement", "study", "race"])
+@pytest.mark.parametrize("module", ["errors", "settings", "measurement", "batch_size", "study", "race"])
 def test_what_a_module_exports_exists(module: str) -> None:
     """A name in a module's ``__all__`` is defined there."""
     loaded = importlib.import_module(f"autotune.{module}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 
@@ -116,3 +117,32 @@ def test_impossible_arguments_are_named(changes: dict, named: str) -> None:
 def test_adaptive_optimizers_are_known_by_name(name: str, adaptive: bool) -> None:
     """Qualified and plain names both count."""
     assert is_adaptive(name) is adaptive
+
+
+@pytest.mark.parametrize("name", ["torch.optim.SGD", "torch.optim.AdamW"])
+@pytest.mark.parametrize("rule", ["linear", "sqrt", "auto", None])
+def test_a_summed_loss_leaves_the_rate_alone(name: str, rule: Literal["linear", "sqrt", "auto"] | None) -> None:
+    """Its gradient grows with the batch already, which the note says."""
+    plan = scale(
+        base_batch_size=32,
+        effective_batch_size=128,
+        rule=rule,
+        optimizer_name=name,
+        steps_per_epoch=10,
+        reduction="sum",
+    )
+    assert (plan.factor, plan.rule, plan.capped, plan.warmup_steps) == (1.0, "none", False, 0)
+    assert "the loss is a sum, so its gradient becomes 4x by itself" in plan.notes[0]
+
+
+def test_a_summed_loss_at_the_same_batch_needs_no_note() -> None:
+    """Nothing changes, so nothing is said."""
+    plan = scale(
+        base_batch_size=32,
+        effective_batch_size=32,
+        rule="linear",
+        optimizer_name="torch.optim.SGD",
+        steps_per_epoch=10,
+        reduction="sum",
+    )
+    assert plan.notes == ()

@@ -35,7 +35,9 @@ def _measured(*chunks: Chunk, **more: object) -> Measured:
     [
         _measured(Chunk(8, 0.5, 0.1), Chunk(8, 0.4), epoch_rows=100, warnings=("noisy",)),
         OutOfMemory(kind="joint", settings=_SETTINGS, where="allocator", message="no"),
+        _measured(peak_ram_bytes=5, ram_limit_bytes=9, accelerator_limit_bytes=7, allocation_retries=0),
         Rejected(kind="compute", settings=_SETTINGS, phase="step", reason="shapes", error_type="RuntimeError"),
+        Rejected(kind="compute", settings=_SETTINGS, phase="step", reason="INT_MAX", size_limit=True),
         Crashed(kind="joint", settings=_SETTINGS, exit_code=-11, output_tail="bye"),
         TimedOut(kind="lap", settings=_SETTINGS, deadline_s=3.0),
     ],
@@ -48,7 +50,9 @@ def test_every_outcome_survives_the_process_border(outcome: Outcome) -> None:
 
 def test_a_probe_survives_the_process_border() -> None:
     """to_json, text, from_json gives an equal probe."""
-    probe = Probe(kind="lap", settings=_SETTINGS, window_s=1.0, cut_below_samples_per_s=7.5, seed=3)
+    probe = Probe(
+        kind="lap", settings=_SETTINGS, window_s=1.0, cut_below_samples_per_s=7.5, seed=3, steps=2, fresh=True
+    )
     assert Probe.from_json(json.loads(json.dumps(probe.to_json()))) == probe
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.api.call import autotune
+from autotune.api.largest import largest_batch
 from autotune.api.options import Options
 from autotune.api.story import tune
 
-__all__ = ["Options", "autotune", "tune"]
+__all__ = ["Options", "autotune", "largest_batch", "tune"]

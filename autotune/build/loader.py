@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from autotune.errors import SettingsError
 from autotune.settings import Settings
 from autotune.task import LoaderParts
+from autotune.task.workers import daemonic_refusal
 
 __all__ = ["build_loader", "drops_last_batch", "loader_arguments"]
 
@@ -42,8 +43,12 @@ def build_loader(
         ordering are kept; ``drop_last`` by ``drops_last_batch``, and as it is at the user's own batch size.
 
     Raises:
-        SettingsError: The batch size cannot be chosen here (or must be), or ``sampler`` cannot be used.
+        SettingsError: The batch size cannot be chosen here (or must be), ``sampler`` cannot be used, or this process
+            may not start workers.
     """
+    daemonic = daemonic_refusal() if settings.num_workers else None
+    if daemonic is not None:
+        raise SettingsError(f"num_workers={settings.num_workers} is not possible here: {daemonic}.", "")
     parts = data.resolve() if data.dataset is None else data
     if sampler is not None and (parts.iterable or parts.batch_sampler is not None):
         kind = "an iterable dataset" if parts.iterable else "a custom batch_sampler"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,8 @@ from autotune.build.rate import TrainingRate
 from autotune.errors import TaskError
 from autotune.settings import Settings
 from autotune.task import StepLoss
-from autotune.task.batches import batch_rows, to_device
+from autotune.task.batches import RowCounter, to_device
+from autotune.task.optimizer_spec import refuse_closure
 
 __all__ = ["TrainStep"]
 
@@ -90,6 +90,7 @@ class TrainStep:
         self._cuda_graphs = settings.compile_mode == "reduce-overhead"
         self._scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16-mixed" else None
         self._group = AccumulationGroup(settings.gradient_accumulation_steps)
+        self._rows = RowCounter(settings.batch_size)
         self._rate = TrainingRate(clock, promised_samples_per_s)
         self._optimizer_steps = 0
         self._gradients_are_ours = False
@@ -187,7 +188,7 @@ class TrainStep:
     def _forward_backward(self, batch: Any) -> tuple[StepLoss, int]:
         if self._cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        rows = batch_rows(batch)
+        rows = self._rows(batch)
         batch = to_device(batch, self.device, non_blocking=self.settings.pin_memory, channels_last=self._channels_last)
         with self._autocast():
             step_loss = self._loss(self.model, batch)
@@ -277,12 +278,7 @@ class TrainStep:
 
 
 def _check(optimizer: Optimizer, scheduler: Any) -> None:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TaskError(
-            f"{type(optimizer).__name__} needs a closure, which evaluates a batch several times per step.",
-            "Use an optimizer that steps on one gradient.",
-        )
+    refuse_closure(optimizer)
     if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise TaskError("The scheduler belongs to another optimizer.", "Build it with the optimizer given here.")
 

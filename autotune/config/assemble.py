@@ -58,6 +58,7 @@ def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Set
         rule=rule,
         optimizer_name=candidates.facts.optimizer_name,
         steps_per_epoch=-(-samples // effective) if samples and effective else None,
+        reduction=candidates.facts.reduction,
     )
 
 

@@ -155,8 +155,9 @@ def _data_order(config: TunedConfig) -> list[str]:
         lines.append(f"drop_last: {left_out} of {samples} samples are left out of each epoch{others}.")
     if config.settings.num_workers and not config.baseline.num_workers:
         lines.append(
-            f"Loading: samples are made in {config.settings.num_workers} worker processes, each with its own random "
-            "seed: random augmentation draws other numbers than before."
+            f"Loading: samples are made in {config.settings.num_workers} worker processes, in each of which torch "
+            "seeds its own, numpy's and python's global random generators differently: random augmentation draws "
+            "other numbers than before."
         )
     return lines
 

@@ -102,7 +102,7 @@ def _fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
             "settings": Settings.from_json(document["settings"]),
             "baseline": Settings.from_json(document["baseline"]),
             "learning_rate": _plan(document["learning_rate"]),
-            "facts": Facts.from_json(document["facts"]),
+            "facts": Facts.from_json({"reduction": document["task"]["reduction"], **document["facts"]}),
             "hardware": document["hardware"],
             "evidence": Evidence.from_json(document["evidence"]),
             "max_grad_norm": document["max_grad_norm"],
@@ -137,6 +137,8 @@ def _saved_task(document: Mapping[str, Any]) -> SavedTask:
 def _check_agreement(document: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
     """A section edited by hand while ``settings`` was not must not be half obeyed."""
     settings: Settings = fields["settings"]
+    if fields["facts"].reduction != fields["stored"].reduction:
+        raise ConfigError("task.reduction and facts.reduction contradict each other.", "")
     rebuilt = portable_sections(
         settings, fields["baseline"], fields["learning_rate"], fields["facts"], fields["stored"]
     )

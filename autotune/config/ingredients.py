@@ -13,6 +13,7 @@ from autotune.config.saved_task import SavedTask, is_torch_optimizer
 from autotune.config.sections import base_optimizer_arguments
 from autotune.errors import TaskError
 from autotune.task import Facts, LoaderParts, OptimizerSpec, ResolvedLoss, Task, resolve_loss
+from autotune.task.reduction import declared_reduction
 
 __all__ = ["data_for", "loss_for", "optimizer_for"]
 
@@ -93,12 +94,13 @@ def loss_for(task: Task | None, saved: SavedTask, facts: Facts, model: nn.Module
             "not train.",
             "Call train_step(model, optimizer, loss_fn=...) with (output, target) -> loss.",
         )
+    reduction = facts.reduction  # as found out on a batch
     if loss_fn is not None:
-        return resolve_loss(loss_fn=loss_fn, training_step=None, model=model)
+        return resolve_loss(loss_fn=loss_fn, model=model, reduction=declared_reduction(loss_fn) or reduction)
     if task is not None:
-        return resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model)
+        return resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, reduction=reduction)
     if saved.loss == "model":
-        return resolve_loss(loss_fn=None, training_step=None, model=model)
+        return resolve_loss(model=model, reduction=reduction)
     if saved.loss == "training_step":
         raise TaskError(
             "training_step= is missing: the config was loaded without a task.",

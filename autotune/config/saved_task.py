@@ -50,7 +50,7 @@ class SavedTask:
         return cls(
             name=task.name,
             loss=_loss_source(task, facts),
-            reduction="sum" if getattr(task.loss_fn, "reduction", "mean") == "sum" else "mean",
+            reduction=facts.reduction,
             device_type=device_type,
             dataloader=loader_arguments(data, settings, has_batch_norm=facts.has_batch_norm),
             not_portable=_not_portable(task, data, facts),

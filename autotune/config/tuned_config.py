@@ -26,6 +26,14 @@ from autotune.config.code import training_code
 from autotune.config.document import config_document, config_fields
 from autotune.config.evidence import Evidence
 from autotune.config.file import read_document, write_document
+from autotune.config.handed_over import (
+    check_file,
+    check_model,
+    check_task,
+    mark_scaled,
+    refuse_scaled,
+    warn_of_other_task,
+)
 from autotune.config.ingredients import data_for, loss_for, optimizer_for
 from autotune.config.saved_task import SavedTask, data_as_measured
 from autotune.config.summary import summary
@@ -40,7 +48,7 @@ __all__ = ["TunedConfig"]
 _logger = logging.getLogger("autotune")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TunedConfig:
     """Settings that were measured, why they were chosen, and builders that train with them.
 
@@ -86,12 +94,15 @@ class TunedConfig:
             The same model.
 
         Raises:
+            TaskError: ``model`` is no module.
             ConfigError: The settings are for a device this machine does not have.
 
         Warns:
-            UserWarning: The config was loaded and this machine is another than it was tuned on.
+            UserWarning: The config was loaded, and this machine or the task is another than it was tuned on or for.
         """
+        check_model(model)
         self._check_hardware()
+        self._check_task_once(model)
         device = self._device()
         for change in apply_switches(self.settings):
             _logger.info("prepare() has set for the whole process: %s", change)
@@ -130,7 +141,10 @@ class TunedConfig:
                 several parameter groups.
         """
         spec = self.task.optimizer if self.task is not None else optimizer_for(self.facts)
-        return build_optimizer(spec, model, self.settings, lr_factor=self.learning_rate.factor)
+        check_model(model)
+        optimizer = build_optimizer(spec, model, self.settings, lr_factor=self.learning_rate.factor)
+        mark_scaled(optimizer, self)
+        return optimizer
 
     def apply_to(self, optimizer: Optimizer, scheduler: Any = None) -> None:
         """Scales the learning rates of an optimizer of one's own, and of its schedule, in place. Call it once.
@@ -138,8 +152,13 @@ class TunedConfig:
         Args:
             optimizer: Every group's ``lr`` and ``initial_lr``.
             scheduler: Its base rates; None: none.
+
+        Raises:
+            TaskError: It is no optimizer, or this config has scaled its learning rates already.
         """
+        refuse_scaled(optimizer, self)
         apply_to(optimizer, scheduler, self.learning_rate.factor)
+        mark_scaled(optimizer, self)
 
     def train_step(
         self, model: nn.Module, optimizer: Optimizer, scheduler: Any = None, loss_fn: Any = None
@@ -216,6 +235,7 @@ class TunedConfig:
 
         Raises:
             ConfigError: The document is not one of this release.
+            TaskError: ``task`` is no ``Task``.
         """
         return cls._from_document(document, task, "document")
 
@@ -228,7 +248,7 @@ class TunedConfig:
         Raises:
             ConfigError: The file cannot be written; what was there before is untouched.
         """
-        write_document(self.to_json(), path)
+        write_document(self.to_json(), check_file(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], task: Task | None = None) -> TunedConfig:
@@ -240,8 +260,16 @@ class TunedConfig:
 
         Raises:
             ConfigError: The file is missing, damaged, or of a newer release; the message names the path.
+            TaskError: ``task`` is no ``Task``.
+
+        Warns:
+            UserWarning: The config was tuned for another task (said by ``prepare`` where a factory has to be called).
         """
-        return cls._from_document(read_document(path), task, os.fspath(path))
+        where = check_file(path)
+        config = cls._from_document(read_document(where), task, where)
+        if task is not None and isinstance(task.model, nn.Module) and task.data.dataset is not None:
+            config._check_task_once(task.model)
+        return config
 
     def __str__(self) -> str:
         return summary(self)
@@ -286,6 +314,11 @@ class TunedConfig:
             )
         return torch.device(self.task.device if self.task is not None and self.task.device is not None else kind)
 
+    def _check_task_once(self, model: nn.Module) -> None:
+        if self.task is not None and "_task_checked" not in self.__dict__:
+            self.__dict__["_task_checked"] = True
+            warn_of_other_task(self, self.task, model, stacklevel=4)
+
     def _check_hardware(self) -> None:
         if isinstance(self.hardware, Mapping) and self.hardware["fingerprint"] != Hardware.detect().fingerprint:
             warnings.warn(
@@ -303,6 +336,7 @@ class TunedConfig:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any], task: Task | None, where: str) -> TunedConfig:
+        check_task(task)
         fields = config_fields(document, where)
         same = fields.pop("same_batch")
         return cls(**fields, task=task, same_batch=None if same is None else cls(**same, task=task))

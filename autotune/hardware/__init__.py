@@ -9,6 +9,7 @@
 ``nvml``               NVIDIA's management library, and its numbering against torch's
 ``cgroup``             control groups of versions 1 and 2
 ``process_tree``       memory, CPU time and bytes read of a process and its descendants
+``peak_memory``        the highest memory of this process over a stretch of work
 ``cpu_meter``          CPU time that others take from us
 =====================  =================================================================
 """
@@ -20,6 +21,7 @@ from autotune.hardware.cpu_meter import CpuMeter
 from autotune.hardware.limits import Limits
 from autotune.hardware.machine import Hardware
 from autotune.hardware.memory import oom_kill_count, shm_free_bytes
+from autotune.hardware.peak_memory import PeakMemory
 from autotune.hardware.process_tree import io_bytes, tree_cpu_s, tree_memory_bytes, tree_pids
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "CpuMeter",
     "Hardware",
     "Limits",
+    "PeakMemory",
     "io_bytes",
     "oom_kill_count",
     "shm_free_bytes",

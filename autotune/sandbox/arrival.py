@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 __all__ = ["PICKLE", "load"]
 
@@ -106,6 +107,20 @@ def mapped_array(
     root = np.memmap(filename, dtype=np.uint8, mode="c" if writeable else "r", offset=offset, shape=(size,))
     view: Any = np.ndarray(shape, dtype, buffer=root, offset=start, strides=strides)
     return view.view(np.memmap) if memmap else view
+
+
+def parametrized_module(base: type[torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+    """A module of a class of its own, as parametrized ones are, still without attributes.
+
+    Args:
+        base: Class below it.
+        names: Parametrized tensors.
+    """
+    module = base.__new__(base)
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)
+    return module
 
 
 def _keep(index: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:

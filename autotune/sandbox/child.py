@@ -95,7 +95,7 @@ class Desk:
     def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from autotune.hardware import Hardware, Limits
         from autotune.sandbox import arrival
-        from autotune.sandbox.address_space import limit_for
+        from autotune.sandbox.address_space import AddressSpace
 
         hardware = Hardware.from_json(request["hardware"]).completed()  # here the device may be initialised
         limits = Limits.from_json(request["limits"])
@@ -104,13 +104,14 @@ class Desk:
         self._hardware = hardware.to_json()
         self._bench = bench(task, hardware, limits, fresh=lambda: arrival.load(self._directory))
         device = getattr(task, "device", None) or hardware.device
-        self._limit = lambda probe: limit_for(probe, device, limits.ram_bytes)
+        self._limit = AddressSpace(device, limits.ram_bytes).limited
         return {}
 
     def _run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from autotune.measurement import Probe
 
         probe = Probe.from_json(request["probe"])
+        self._bench.describe()  # what that loads for good must not count against the probe
         with self._limit(probe):
             outcome = self._bench.run(probe)
         self.done = bool(getattr(self._bench, "poisoned", False))

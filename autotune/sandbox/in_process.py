@@ -87,7 +87,7 @@ class InProcess:
         return facts
 
     def run(self, probe: Probe) -> Outcome:
-        """Answers ``probe``; a setting that compiles is rejected, and ``deadline_s`` is not enforced."""
+        """Answers ``probe``; a setting that compiles is rejected; ``deadline_s`` and ``fresh`` are not enforced."""
         if probe.settings.compile_mode is not None:
             reason = "Nothing is compiled in the caller's own process (isolate=False)."
             return Rejected(kind=probe.kind, settings=probe.settings, phase="compile", reason=reason)

@@ -61,6 +61,7 @@ class Sandbox:
         self._directory: PrivateDirectory | None = None
         self._environ: dict[str, str] = {}
         self._child: ChildProcess | None = None
+        self._used = False
         self._warnings: list[str] = []
         self.starts = 0
         """Children started so far."""
@@ -122,7 +123,7 @@ class Sandbox:
         return self._with_refusal(Facts.from_json(message["facts"]))
 
     def run(self, probe: Probe) -> Outcome:
-        """Asks the child; a dead one is replaced first.
+        """Asks the child; a dead one is replaced first, and so is a used one where the probe wants a fresh one.
 
         Args:
             probe: Its ``deadline_s`` counts from here, the start of a new child excluded.
@@ -133,7 +134,10 @@ class Sandbox:
         Raises:
             SandboxError: A new child could not be started.
         """
+        if probe.fresh and self._used:
+            self._end_child()
         child = self._living_child()
+        self._used = True
         began = time.monotonic()
         child.tell({"do": "run", "probe": probe.to_json()})
         answer = child.wait(deadline_s=probe.deadline_s, limit_bytes=self._limits.ram_bytes)
@@ -168,6 +172,7 @@ class Sandbox:
 
     def _launched(self) -> ChildProcess:
         self._child = ChildProcess(self._open_directory.path, self._environ)
+        self._used = False
         self._child.tell({"do": "prepare"})
         self.starts += 1
         return self._child

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """Tensors, modes, random states and switches as they were.
+    """Tensors, modes, random states, switches, environment variables and warning filters as they were.
 
     Args:
         modules: Modules whose parameters, buffers, gradients and modes are kept.
@@ -32,6 +34,8 @@ class Snapshot:
     ) -> None:
         self._random = _RandomStates(generators)  # first: nothing below may draw a number, but user code might
         self._flags = TorchFlags.capture()
+        self._environment = dict(os.environ)
+        self._filters, self._filter_list = list(warnings.filters), warnings.filters
         self._start_method = multiprocessing.get_start_method(allow_none=True)
         seen: dict[int, _TensorState] = {}  # tied parameters are kept once
         self._modules = [_ModuleState(module, seen) for root in modules for module in root.modules()]
@@ -58,9 +62,26 @@ class Snapshot:
         for optimizer in self._optimizers:
             optimizer.restore()
         self._flags.apply()
+        _restore_environment(self._environment)
+        self._restore_filters()
         # Workers settle an undecided start method, after which the caller could no longer choose one.
         multiprocessing.set_start_method(self._start_method, force=True)
         self._random.restore()
+
+    def _restore_filters(self) -> None:
+        if warnings.filters is self._filter_list and warnings.filters == self._filters:
+            return
+        warnings.filters = self._filter_list
+        warnings.simplefilter("default")  # tells the interpreter that decisions it remembers no longer hold
+        warnings.filters[:] = self._filters  # type: ignore[index]
+
+
+def _restore_environment(before: dict[str, str]) -> None:
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _values(task: object) -> Iterator[Any]:

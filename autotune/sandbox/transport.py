@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import cloudpickle
 import torch
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from autotune.errors import TaskError
 from autotune.sandbox import arrival
@@ -123,8 +124,8 @@ class _TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return arrival.untyped_rebuilder, ()
         if self._main is not None and isinstance(obj, type | FunctionType) and _found_in(self._main, obj):
             return NotImplemented  # by name
-        mapped = _mapped_array(obj)
-        return super().reducer_override(obj) if mapped is None else mapped
+        special = _mapped_array(obj) or _parametrized_module(obj)
+        return super().reducer_override(obj) if special is None else special
 
     def _storage(self, storage: torch.UntypedStorage) -> Any:
         known = self._storages.get(storage._cdata)
@@ -180,6 +181,23 @@ def _mapped_array(obj: Any) -> Any:
     whole = (os.path.abspath(filename), root.offset, root.nbytes)
     view = (start, obj.dtype, obj.shape, obj.strides, bool(obj.flags.writeable))
     return arrival.mapped_array, (*whole, *view, type(obj) is numpy.memmap)
+
+
+def _parametrized_module(obj: Any) -> Any:
+    """How to make ``obj`` again, if it is a module with parametrizations (``weight_norm`` and the like).
+
+    torch gives each such module a class of its own, which refuses to be pickled: so what travels is the class below
+    it, the attributes, and the names of the parametrized tensors.
+    """
+    if not isinstance(obj, torch.nn.Module) or type(obj).__module__ != "torch.nn.utils.parametrize":
+        return None
+    if not is_parametrized(obj) or "__getstate__" not in vars(type(obj)):
+        return None
+    base = type_before_parametrizations(obj)
+    own = getattr(base, "__getstate__", None)
+    state = obj.__dict__ if own is None or own is getattr(object, "__getstate__", None) else own(obj)
+    names: Any = obj.parametrizations
+    return arrival.parametrized_module, (base, tuple(names)), state
 
 
 def _found_in(module: ModuleType, obj: type | FunctionType) -> bool:

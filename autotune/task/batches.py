@@ -5,18 +5,29 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from autotune.errors import TaskError
 from autotune.task.inputs import ModelInputs, call_model, split_inputs
+from autotune.task.rows import RowCounter, batch_rows, is_per_sample, row_counts
+from autotune.task.structure import (
+    DEPTH,
+    SCALARS,
+    children,
+    is_record,
+    leaves,
+    like_mapping,
+    like_record,
+    like_sequence,
+)
 
 __all__ = [
     "ModelInputs",
+    "RowCounter",
     "batch_bytes",
     "batch_rows",
     "batch_signature",
@@ -26,10 +37,6 @@ __all__ = [
     "split_inputs",
     "to_device",
 ]
-
-_SCALARS = (str, bytes, bool, int, float, complex, type(None))
-_DEPTH = 8
-"""How deep containers may be nested; guards against structures that hold themselves."""
 
 
 def to_device(
@@ -66,34 +73,6 @@ def to_device(
     return _mapped(batch, move, relocate)
 
 
-def batch_rows(batch: Any) -> int:
-    """Number of samples in a batch.
-
-    All tensors (and lists of plain values) that agree on their first dimension decide; where they do not, the common
-    length of the top-level fields (lists with one entry per sample), else the first tensor.
-
-    Args:
-        batch: What the loader yields.
-
-    Returns:
-        Rows.
-
-    Raises:
-        TaskError: There is nothing to count.
-    """
-    counts = list(_row_counts(batch, _DEPTH))
-    if not counts:
-        raise TaskError(
-            f"The number of samples in a batch of type {type(batch).__name__} cannot be told: it holds no tensor.",
-            "Let collate_fn return tensors, alone or in a tuple, dict or dataclass.",
-        )
-    if len(set(counts)) > 1:
-        lengths = {len(item) for item in _children(batch) if isinstance(item, (list, tuple)) or _has_rows(item)}
-        if len(lengths) == 1:
-            return int(lengths.pop())
-    return counts[0]
-
-
 def batch_bytes(batch: Any) -> int:
     """Bytes of the tensors (and arrays) in a batch.
 
@@ -103,7 +82,7 @@ def batch_bytes(batch: Any) -> int:
     Returns:
         The sum over all of them; 0 where there are none.
     """
-    return sum(int(leaf.nbytes) for leaf in _leaves(batch, _DEPTH) if hasattr(leaf, "nbytes"))
+    return sum(int(leaf.nbytes) for leaf in leaves(batch) if hasattr(leaf, "nbytes"))
 
 
 def batch_tensors(batch: Any) -> list[torch.Tensor]:
@@ -115,20 +94,21 @@ def batch_tensors(batch: Any) -> list[torch.Tensor]:
     Returns:
         Them, in order.
     """
-    return [leaf for leaf in _leaves(batch, _DEPTH) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 
-def batch_signature(batch: Any) -> str:
+def batch_signature(batch: Any, expected: int | None = None) -> str:
     """The structure of a batch, independent of how many rows it has.
 
     Args:
         batch: What the loader yields.
+        expected: Samples that were asked for, as in ``batch_rows``.
 
     Returns:
         Such as ``list(float32[*,3,32,32], int64[*])``, ``*`` being the rows.
     """
-    counts = list(_row_counts(batch, _DEPTH))
-    return _signature(batch, batch_rows(batch) if counts else None, _DEPTH)
+    counted = next(row_counts(batch), None) is not None
+    return _signature(batch, batch_rows(batch, expected) if counted else None, DEPTH)
 
 
 def sample_signature(sample: Any) -> str:
@@ -140,59 +120,26 @@ def sample_signature(sample: Any) -> str:
     Returns:
         Such as ``tuple(float32[3,32,32], int)``.
     """
-    return _signature(sample, None, _DEPTH)
+    return _signature(sample, None, DEPTH)
 
 
 def _mapped(value: Any, move: Callable[[torch.Tensor], torch.Tensor], relocate: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return move(value)
-    if isinstance(value, _SCALARS):
+    if isinstance(value, SCALARS):
         return value
     if isinstance(value, PackedSequence):  # its lengths must stay on the CPU
         return relocate(value)
     if isinstance(value, Mapping):
         if callable(getattr(value, "to", None)):
             value = relocate(copy.copy(value))
-        return _like_mapping(value, {key: _mapped(item, move, relocate) for key, item in value.items()})
+        return like_mapping(value, {key: _mapped(item, move, relocate) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return _like_sequence(value, [_mapped(item, move, relocate) for item in value])
-    if _is_record(value):
-        clone = copy.copy(value)
-        for item in dataclasses.fields(value):
-            object.__setattr__(clone, item.name, _mapped(getattr(value, item.name), move, relocate))
-        return clone
+        return like_sequence(value, [_mapped(item, move, relocate) for item in value])
+    if is_record(value):
+        items = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return like_record(value, {name: _mapped(item, move, relocate) for name, item in items.items()})
     return relocate(value) if callable(getattr(value, "to", None)) else value
-
-
-def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return items
-    if isinstance(value, MutableMapping):
-        clone = copy.copy(value)
-        clone.update(items)
-        return clone
-    return _constructed(value, items)
-
-
-def _like_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
-    if type(value) is list:
-        return items
-    if isinstance(value, list):
-        clone = copy.copy(value)
-        clone[:] = items
-        return clone
-    make = getattr(type(value), "_make", None)
-    return make(items) if make is not None else _constructed(value, items)
-
-
-def _constructed(value: Any, items: Any) -> Any:
-    try:
-        return type(value)(items)
-    except TypeError as error:
-        raise TaskError(
-            f"A batch of type {type(value).__qualname__} cannot be moved to a device: {error}.",
-            "Return a tuple, dict or dataclass from collate_fn, or give the type a to(device) method.",
-        ) from error
 
 
 @lru_cache(maxsize=64)
@@ -204,73 +151,23 @@ def _takes_non_blocking(cls: type) -> bool:
     return any(p.name == "non_blocking" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _has_rows(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim > 0
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, PackedSequence):
-        return [value.data]
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if _is_record(value):
-        return [getattr(value, item.name) for item in dataclasses.fields(value)]
-    if callable(getattr(value, "to", None)) and hasattr(value, "__dict__"):
-        return list(vars(value).values())
-    return []
-
-
-def _leaves(value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor) or hasattr(value, "nbytes"):
-        yield value
-    elif depth and not isinstance(value, _SCALARS):
-        for item in _children(value):
-            yield from _leaves(item, depth - 1)
-
-
-def _row_counts(value: Any, depth: int) -> Iterator[int]:
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):  # tensors and arrays
-        if shape:
-            yield int(shape[0])
-    elif isinstance(value, PackedSequence):
-        yield int(value.batch_sizes[0])
-    elif isinstance(value, (list, tuple)) and value and all(isinstance(item, _SCALARS) for item in value):
-        yield len(value)
-    elif isinstance(getattr(value, "num_graphs", None), int):  # batches of graphs concatenate their nodes
-        yield int(value.num_graphs)
-    elif depth and not isinstance(value, _SCALARS):
-        for item in _children(value):
-            yield from _row_counts(item, depth - 1)
-
-
 def _signature(value: Any, rows: int | None, depth: int) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         sizes = ["*" if at == 0 and size == rows else str(int(size)) for at, size in enumerate(shape)]
         return f"{str(getattr(value, 'dtype', '?')).removeprefix('torch.')}[{','.join(sizes)}]"
     name = type(value).__name__
-    if isinstance(value, _SCALARS) or not depth:
+    if isinstance(value, SCALARS) or not depth:
         return name
     if isinstance(value, Mapping):
         return f"{name}({', '.join(f'{key}={_signature(item, rows, depth - 1)}' for key, item in value.items())})"
-    if _is_record(value):
+    if is_record(value):
         items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
         return f"{name}({', '.join(f'{key}={_signature(item, rows, depth - 1)}' for key, item in items)})"
-    children = _children(value)
-    if rows is not None and len(children) == rows and not all(_row_count(child) == rows for child in children):
-        return f"{name}(* x {_common_signature(children, depth)})"  # one entry per sample
-    return f"{name}({', '.join(_signature(item, rows, depth - 1) for item in children)})"
-
-
-def _row_count(value: Any) -> int | None:
-    return int(value.shape[0]) if _has_rows(value) else None
+    parts = children(value)
+    if rows is not None and is_per_sample(parts, rows):
+        return f"{name}(* x {_common_signature(parts, depth)})"
+    return f"{name}({', '.join(_signature(item, rows, depth - 1) for item in parts)})"
 
 
 def _common_signature(samples: list[Any], depth: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import GeneratorType
 from typing import Any
@@ -53,11 +54,19 @@ def length(data: Any) -> int | None:
 
     Returns:
         Items, or None for streams of unknown length.
+
+    Raises:
+        TaskError: ``__len__`` failed, or gave what is no length.
     """
     try:
         return len(data)
     except (TypeError, NotImplementedError):  # having no length is an answer
         return None
+    except Exception as error:  # whatever a __len__ of the user's raises
+        raise TaskError(
+            f"len() of {qualified_name(type(data))} raised {type(error).__name__}: {str(error).rstrip('.')}.",
+            f"Its __len__ must return the number of samples, at most {sys.maxsize}.",
+        ) from error
 
 
 def check_dataset(data: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,11 +22,12 @@ from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
 from autotune.task.task import Task
-from autotune.task.workers import start_method, workers_refused
+from autotune.task.workers import sharing_warnings, start_method, workers_refused
 
 __all__ = ["Facts"]
 
 _FUSED_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
+_SHOWN = 3
 _FOREACH_DEVICES = ("cpu", "cuda", "xpu", "mps", "mtia")
 
 
@@ -71,10 +72,22 @@ class Facts:
     caller: dict[str, Any]
     """Flags of the process that asked: threads, precision, start method."""
     fingerprint: str
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether the loss is the mean or the sum over the samples of a batch."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the user: what is likely not meant, or could not be found out."""
 
     @classmethod
     def of(
-        cls, task: Task, model: nn.Module, data: LoaderParts, batch: Any, loss: ResolvedLoss, device: torch.device | str
+        cls,
+        task: Task,
+        model: nn.Module,
+        data: LoaderParts,
+        batch: Any,
+        loss: ResolvedLoss,
+        device: torch.device | str,
+        *,
+        rows: int | None = None,
     ) -> Facts:
         """Gather the facts; nothing is changed, no random number drawn.
 
@@ -85,6 +98,7 @@ class Facts:
             batch: One batch, as the loader yields it.
             loss: The settled loss.
             device: Where it will be trained.
+            rows: Samples that were asked for in ``batch``; None: not known.
 
         Returns:
             The facts.
@@ -95,14 +109,14 @@ class Facts:
         device = torch.device(device)
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
-        rows = batch_rows(batch)
+        expected, rows = rows, batch_rows(batch, rows)
         parameters = list(model.parameters())
         return cls(
             samples=data.samples,
             iterable=data.iterable,
             batches_kept=_batches_kept(data, rows),
             loader=data.to_json(),
-            batch_signature=batch_signature(batch),
+            batch_signature=batch_signature(batch, expected),
             sample_bytes=math.ceil(batch_bytes(batch) / max(1, rows)),
             parameters=sum(parameter.numel() for parameter in parameters),
             parameter_bytes=sum(parameter.nbytes for parameter in parameters),
@@ -115,16 +129,19 @@ class Facts:
             **_optimizer_facts(spec, model, device),
             workers_refused=workers_refused(data, batch),
             caller=_caller(data),
-            fingerprint=task_fingerprint(task, model, batch),
+            fingerprint=task_fingerprint(task, model, batch, rows=expected),
+            reduction=loss.reduction,
+            warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )
 
     def to_json(self) -> dict[str, Any]:
         """JSON scalars, lists and dicts; no NaN."""
-        return {**dataclasses.asdict(self), "optimizer_implementations": list(self.optimizer_implementations)}
+        lists = {"optimizer_implementations": list(self.optimizer_implementations), "warnings": list(self.warnings)}
+        return {**dataclasses.asdict(self), **lists}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """The facts ``to_json`` wrote.
+        """The facts ``to_json`` wrote, also that of a release which did not know the fields that have a default.
 
         Args:
             data: What ``to_json`` gave.
@@ -136,12 +153,32 @@ class Facts:
             ConfigError: A field is missing or unknown.
         """
         names = {item.name for item in dataclasses.fields(cls)}
+        if isinstance(data, Mapping):
+            data = {"reduction": "mean", "warnings": (), **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
         fields = dict(data)
-        fields["optimizer_implementations"] = tuple(fields["optimizer_implementations"])
+        for name in ("optimizer_implementations", "warnings"):
+            fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:
+    """Parameters that the optimizer leaves as they are."""
+    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    held = {name for names, _ in spec.groups for name in names} if spec.groups else set(trainable)
+    left = [name for name in trainable if name not in held]
+    if left:
+        more = ", …" if len(left) > _SHOWN else ""
+        yield (
+            f"The optimizer does not hold {len(left)} of the {len(trainable)} trainable parameters, which stay as they "
+            f"are: {', '.join(left[:_SHOWN])}{more}."
+        )
+    own = task.loss_fn.parameters() if isinstance(task.loss_fn, nn.Module) else ()
+    held_by_model = {id(parameter) for parameter in model.parameters()}
+    if any(parameter.requires_grad and id(parameter) not in held_by_model for parameter in own):
+        yield "loss_fn has parameters of its own, which nothing trains: make it a submodule of the model."
 
 
 def _batches_kept(data: LoaderParts, rows: int) -> str | None:
@@ -162,6 +199,8 @@ def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device
 
 
 def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> tuple[str, ...]:
+    if spec.unknown_argument is not None:  # another implementation means another construction
+        return ()
     accepted = constructor_parameters(spec.cls) if spec.cls is not None else frozenset()
     options = [options for _, options in spec.groups] or [spec.defaults]
     if any(group.get("differentiable") for group in options):

@@ -25,7 +25,7 @@ _DEPTH = 3
 _MODULE_ATTRIBUTES = (bool, int, float, str, tuple, FunctionType, BuiltinFunctionType)
 
 
-def task_fingerprint(task: Task, model: nn.Module, batch: Any) -> str:
+def task_fingerprint(task: Task, model: nn.Module, batch: Any, *, rows: int | None = None) -> str:
     """Hash of the structure of a task.
 
     In it: types, code, ``extra_repr``, plain attributes and parameter shapes of the model's modules; dataset,
@@ -39,6 +39,7 @@ def task_fingerprint(task: Task, model: nn.Module, batch: Any) -> str:
         task: The task.
         model: Its model, built.
         batch: One batch of its data.
+        rows: Samples that were asked for in it; None: not known.
 
     Returns:
         ``sha256:`` and 64 hexadecimal digits.
@@ -51,7 +52,7 @@ def task_fingerprint(task: Task, model: nn.Module, batch: Any) -> str:
     parts = {
         "model": [_module_identity(name, module) for name, module in model.named_modules()],
         "data": _data_identity(task.data),
-        "batch": batch_signature(batch),
+        "batch": batch_signature(batch, rows),
         "loss": [identity(task.loss_fn, _DEPTH), identity(task.training_step, _DEPTH)],
         "optimizer": optimizer,
     }

@@ -20,6 +20,7 @@ from torch.utils.data import (
 from autotune.errors import SettingsError, TaskError
 from autotune.task.dataset import FactoryStream, check_dataset, is_factory, length
 from autotune.task.names import qualified_name
+from autotune.task.worker_state import SharedState, shared_states
 
 __all__ = ["DEFAULT_BATCH_SIZE", "LoaderParts"]
 
@@ -69,6 +70,8 @@ class LoaderParts:
     in_order: bool = True
     given: bool = False
     """These are the settings of the user's own DataLoader, not assumed ones."""
+    shared_states: tuple[SharedState, ...] = ()
+    """What dataset and ``collate_fn`` held, when they were handed over or made, that workers must not share."""
 
     @classmethod
     def of(
@@ -106,7 +109,13 @@ class LoaderParts:
         if iterable:
             _refuse_for_iterable(sampler=sampler, shuffle=shuffle)
         shuffled = (sampler is None and not iterable) if shuffle is None else shuffle
-        return cls(dataset=data, shuffle=shuffled, sampler=sampler, collate_fn=collate_fn)
+        return cls(
+            dataset=data,
+            shuffle=shuffled,
+            sampler=sampler,
+            collate_fn=collate_fn,
+            shared_states=shared_states(dataset=data, collate_fn=collate_fn),
+        )
 
     def resolve(self) -> LoaderParts:
         """The parts with the dataset made: calls the factory, if there is one.
@@ -186,6 +195,7 @@ def _of_loader(loader: DataLoader[Any]) -> LoaderParts:
         multiprocessing_context=None if context is None else context.get_start_method(allow_none=True),
         in_order=loader.in_order,
         given=True,
+        shared_states=shared_states(dataset=loader.dataset, collate_fn=loader.collate_fn),
     )
     if parts.drop_last and parts.samples is not None and parts.samples < (parts.batch_size or 0):
         raise TaskError(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,11 +24,10 @@ from autotune.task.computation import (
 from autotune.task.inputs import Forward, call_model
 from autotune.task.names import qualified_name
 from autotune.task.output import guess_loss, own_loss, prediction
+from autotune.task.reduction import Reduction, declared_reduction, probed_reduction
 from autotune.task.rng import rng_kept
 
 __all__ = ["ResolvedLoss", "StepLoss", "resolve_loss"]
-
-Reduction = Literal["mean", "sum"]
 
 _STEP_REMEDY = "It is called as training_step(model, batch), the batch as the loader yields it."
 _MODEL_REMEDY = "Pass training_step=(model, batch) -> loss, which calls the model the way it wants to be called."
@@ -46,15 +44,23 @@ class ResolvedLoss:
         description: For people, such as ``loss_fn torch.nn.modules.loss.CrossEntropyLoss``.
         inferred: It is a guess, for measuring only.
         reduction: Whether the loss is the mean or the sum over the samples.
+        notes: What people should know about how it was settled.
     """
 
     def __init__(
-        self, computation: Computation, *, description: str, inferred: bool = False, reduction: Reduction = "mean"
+        self,
+        computation: Computation,
+        *,
+        description: str,
+        inferred: bool = False,
+        reduction: Reduction = "mean",
+        notes: tuple[str, ...] = (),
     ) -> None:
         self._computation = computation
         self.description = description
         self.inferred = inferred
         self.reduction = reduction
+        self.notes = notes
 
     def __call__(self, model: nn.Module, batch: Any) -> StepLoss:
         """The loss of ``batch``.
@@ -78,14 +84,16 @@ def resolve_loss(
     training_step: TrainingStep | None = None,
     model: nn.Module,
     batch: Any = None,
+    reduction: Reduction | None = None,
 ) -> ResolvedLoss:
     """Settle how the loss is computed, and try it once.
 
     ``training_step``, else ``loss_fn``, else the model's own loss (a scalar output, ``.loss``, ``["loss"]``), else a
     guess: cross-entropy for class indices, mean squared error otherwise.
 
-    The model runs once on the batch, forward only, in training mode. Random generators and modes are put back;
-    buffers that a forward changes (BatchNorm's) are not: pass a disposable model.
+    The model runs once on the batch, forward only, in training mode; where the loss does not say whether it is a
+    mean or a sum, again on a third of the rows and on these repeated. Random generators and modes are put back;
+    buffers that the first forward changes (BatchNorm's) are not: pass a disposable model.
 
     Args:
         loss_fn: (output, target) -> 0-dim loss.
@@ -93,6 +101,7 @@ def resolve_loss(
         model: On the batch's device.
         batch: What the loader yields. None: nothing is run, and without ``loss_fn`` and ``training_step`` only the
             model's own loss will do.
+        reduction: Known already; None: as ``loss_fn`` declares it, else found out on the batch, else "mean".
 
     Returns:
         The loss.
@@ -101,24 +110,29 @@ def resolve_loss(
         TaskError: There is no way to a loss; the message names ``loss_fn`` and ``training_step``.
     """
     if training_step is not None:
-        return _of_training_step(training_step, model, batch)
+        return _of_training_step(training_step, model, batch, reduction)
     if loss_fn is not None:
-        return _of_loss_fn(loss_fn, model, batch)
+        return _of_loss_fn(loss_fn, model, batch, reduction or declared_reduction(loss_fn))
     if batch is None:
-        return ResolvedLoss(OfModel(Forward.of(model)), description="the model's own loss")
+        return _settled(OfModel(Forward.of(model)), "the model's own loss", model, None, reduction)
     with _undisturbed(model):
-        return _own_or_guessed(model, batch)
+        return _own_or_guessed(model, batch, reduction)
 
 
-def _of_training_step(training_step: TrainingStep, model: nn.Module, batch: Any) -> ResolvedLoss:
+def _of_training_step(
+    training_step: TrainingStep, model: nn.Module, batch: Any, reduction: Reduction | None
+) -> ResolvedLoss:
     computation = OfStep(training_step)
     if batch is not None:
         with _undisturbed(model), _blaming(f"training_step {qualified_name(training_step)}", batch, _STEP_REMEDY):
-            _check_trainable(computation(model, batch).loss, "training_step")
-    return ResolvedLoss(computation, description=f"training_step {qualified_name(training_step)}")
+            first = computation(model, batch)
+            _check_trainable(first.loss, "training_step")
+        if first.weight is not None:  # said to be the mean over that weight
+            reduction = reduction or "mean"
+    return _settled(computation, f"training_step {qualified_name(training_step)}", model, batch, reduction)
 
 
-def _of_loss_fn(loss_fn: LossFunction, model: nn.Module, batch: Any) -> ResolvedLoss:
+def _of_loss_fn(loss_fn: LossFunction, model: nn.Module, batch: Any, reduction: Reduction | None) -> ResolvedLoss:
     computation = OfFunction(loss_fn, Forward.of(model))
     unused: tuple[str, ...] = ()
     if batch is not None:
@@ -129,12 +143,10 @@ def _of_loss_fn(loss_fn: LossFunction, model: nn.Module, batch: Any) -> Resolved
                 output = call_model(model, inputs)
             with _blaming(f"loss_fn {qualified_name(loss_fn)}", (prediction(output), target), _LOSS_FN_REMEDY):
                 _check_trainable(computation.score(output, batch if target is None else target).loss, "loss_fn")
-    return ResolvedLoss(
-        computation, description=f"loss_fn {qualified_name(loss_fn)}{_unused(unused)}", reduction=_reduction(loss_fn)
-    )
+    return _settled(computation, f"loss_fn {qualified_name(loss_fn)}{_unused(unused)}", model, batch, reduction)
 
 
-def _own_or_guessed(model: nn.Module, batch: Any) -> ResolvedLoss:
+def _own_or_guessed(model: nn.Module, batch: Any, reduction: Reduction | None) -> ResolvedLoss:
     forward = Forward.of(model)
     kept, output = _called(model, batch, forward)
     computation = OfModel(forward, keep_labels=kept)
@@ -142,13 +154,24 @@ def _own_or_guessed(model: nn.Module, batch: Any) -> ResolvedLoss:
     found = own_loss(output, labelled=is_labelled(inputs, target))
     if found is not None:
         _check_trainable(found[0], "the model")
-        return ResolvedLoss(computation, description=f"{found[1]}{_unused(inputs.unused)}")
+        return _settled(computation, f"{found[1]}{_unused(inputs.unused)}", model, batch, reduction)
     function, name = guess_loss(prediction(output), target)
     guess = OfFunction(function, forward, keep_labels=kept)
     _check_trainable(guess.score(output, target).loss, "the model")
     return ResolvedLoss(
         guess, description=f"{name} (guessed, for measuring only){_unused(inputs.unused)}", inferred=True
     )
+
+
+def _settled(
+    computation: Computation, description: str, model: nn.Module, batch: Any, reduction: Reduction | None
+) -> ResolvedLoss:
+    notes: tuple[str, ...] = ()
+    if reduction is None and batch is not None:
+        with _undisturbed(model):
+            reduction, note = probed_reduction(computation, model, batch)
+        notes = (note,) if note else ()
+    return ResolvedLoss(computation, description=description, reduction=reduction or "mean", notes=notes)
 
 
 def _called(model: nn.Module, batch: Any, forward: Forward) -> tuple[bool, Any]:
@@ -199,13 +222,6 @@ def _check_trainable(loss: torch.Tensor, source: str) -> None:
             f"The loss of {source} does not depend on any parameter that requires gradients.",
             "Check for frozen parameters, .detach(), .item() or torch.no_grad() on the way to it.",
         )
-
-
-def _reduction(loss_fn: Any) -> Reduction:
-    declared = getattr(loss_fn, "reduction", None)
-    if isinstance(loss_fn, functools.partial):
-        declared = loss_fn.keywords.get("reduction", declared)
-    return "sum" if declared == "sum" else "mean"
 
 
 def _unused(keys: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,11 +15,13 @@ from torch.optim import AdamW, Optimizer
 from autotune.errors import TaskError
 from autotune.task.names import qualified_name
 
-__all__ = ["ASSUMED_LR", "OptimizerFactory", "OptimizerSpec", "ParameterGroup"]
+__all__ = ["ASSUMED_LR", "SCALED_MARK", "OptimizerFactory", "OptimizerSpec", "ParameterGroup"]
 
 ASSUMED_LR = 1e-3
 """Learning rate of the AdamW that is assumed where no optimizer was given."""
 
+SCALED_MARK = "autotune_scaled_by"
+"""Key in parameter groups whose learning rate a tuned config has scaled; no option of the optimizer's."""
 OptimizerFactory = Callable[[Any], Optimizer]
 ParameterGroup = tuple[tuple[str, ...], dict[str, Any]]
 """Names of the parameters, and the group's options (``lr``, ``weight_decay``, … and ``initial_lr`` if present)."""
@@ -38,6 +41,8 @@ class OptimizerSpec:
     """No optimizer was given."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """``Optimizer.defaults``; only some of them are arguments of the constructor (``constructor_kwargs``)."""
+    unknown_argument: str | None = None
+    """Constructor argument of unknown value, so that only the factory can make an equal optimizer."""
 
     @classmethod
     def of(cls, optimizer: Optimizer | OptimizerFactory | None, model: Any) -> OptimizerSpec:
@@ -52,12 +57,21 @@ class OptimizerSpec:
             The spec; options hold copies of tensors, never the user's.
 
         Raises:
-            TaskError: Neither of the three, an optimizer beside a model factory, or one of another model's parameters.
+            TaskError: Neither of the three, an optimizer beside a model factory, one of another model's parameters, one
+                that needs a closure, or one whose constructor arguments cannot be told.
         """
         if optimizer is None:
             return cls(cls=AdamW, assumed=True, defaults={"lr": ASSUMED_LR})
         if isinstance(optimizer, Optimizer):
-            return cls._of_instance(optimizer, model)
+            spec = cls._of_instance(optimizer, model)
+            if spec.unknown_argument is not None:
+                raise TaskError(
+                    f"optimizer cannot be built again for another copy of the model: the value of the argument "
+                    f"{spec.unknown_argument!r} of {type(optimizer).__name__} is in none of its parameter groups.",
+                    "Pass a callable: optimizer=lambda params: "
+                    f"{type(optimizer).__name__}(params, {spec.unknown_argument}=...).",
+                )
+            return spec
         if not callable(optimizer):
             raise TaskError(
                 f"optimizer must be a torch Optimizer, a callable or None, not {type(optimizer).__name__}.",
@@ -72,13 +86,14 @@ class OptimizerSpec:
                 "optimizer is an Optimizer, but model is a factory: it cannot hold the parameters of a model to come.",
                 "Pass a callable: optimizer=lambda params: torch.optim.AdamW(params, lr=…).",
             )
+        refuse_closure(optimizer)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = tuple(
             (_names(group["params"], names), {key: _copied(value) for key, value in group.items() if _is_option(key)})
             for group in optimizer.param_groups
         )
         defaults = {key: _copied(value) for key, value in optimizer.defaults.items()}
-        return cls(cls=type(optimizer), groups=groups, defaults=defaults)
+        return cls(cls=type(optimizer), groups=groups, defaults=defaults, unknown_argument=_unknown_argument(optimizer))
 
     def resolve(self, model: nn.Module) -> OptimizerSpec:
         """The spec with ``cls`` and ``groups`` known: calls the factory on ``model``, if there is one.
@@ -90,12 +105,12 @@ class OptimizerSpec:
             The completed spec; this very one where it already was.
 
         Raises:
-            TaskError: The factory failed or made something else.
+            TaskError: The factory failed, or made something else or an optimizer that needs a closure.
         """
         if self.cls is not None or self.factory is None:
             return self
         made = OptimizerSpec._of_instance(self.call_factory(model), model)
-        return OptimizerSpec(cls=made.cls, groups=made.groups, factory=self.factory, defaults=made.defaults)
+        return dataclasses.replace(made, factory=self.factory)
 
     def call_factory(self, model: nn.Module) -> Optimizer:
         """The optimizer that the user's factory makes of ``list(model.parameters())``.
@@ -183,21 +198,75 @@ def constructor_parameters(cls: type[Optimizer]) -> frozenset[str]:
     Returns:
         Parameter names without ``self`` and ``params``.
     """
-    accepted: set[str] = set()
+    return frozenset(_constructor_defaults(cls))
+
+
+def refuse_closure(optimizer: Optimizer) -> None:
+    """Refuse optimizers that evaluate the loss themselves, such as LBFGS.
+
+    Args:
+        optimizer: Any.
+
+    Raises:
+        TaskError: Its ``step`` has to be called with a closure.
+    """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TaskError(
+            f"{type(optimizer).__name__} needs a closure, which evaluates a batch several times per step.",
+            "Use an optimizer that steps on one gradient.",
+        )
+
+
+def _constructor_defaults(cls: type[Optimizer]) -> dict[str, Any]:
+    """The arguments that ``constructor_parameters`` names, each with its default."""
+    accepted: dict[str, Any] = {}
     for owner in cls.__mro__:
         if owner is Optimizer:
             break
         if "__init__" not in vars(owner):
             continue
-        parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
-        accepted.update(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        accepted = {**_without_params(named), **accepted}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return frozenset(accepted - {"self", "params"})
+    return accepted
+
+
+def _without_params(named: dict[str, Any]) -> dict[str, Any]:
+    """Without what takes the parameters to optimize, whatever it is called."""
+    first = next(iter(named), None)
+    taken = "params" if "params" in named else first if named.get(str(first)) is inspect.Parameter.empty else None
+    return {name: default for name, default in named.items() if name != taken}
+
+
+def _unknown_argument(optimizer: Optimizer) -> str | None:
+    """A constructor argument that is not in the defaults and need not have its own default."""
+    for name, default in _constructor_defaults(type(optimizer)).items():
+        if name in optimizer.defaults:
+            continue
+        if default is inspect.Parameter.empty:
+            return name
+        if all(name in group for group in optimizer.param_groups):
+            continue
+        kept = next((vars(optimizer)[key] for key in (name, f"_{name}") if key in vars(optimizer)), default)
+        if not _is_same(kept, default):
+            return name
+    return None
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
+        return True
+    try:
+        return bool(value == other)
+    except (RuntimeError, ValueError):  # of tensors and arrays with several elements
+        return False
 
 
 def _is_option(key: str) -> bool:
-    return key not in ("params", "param_names")
+    return key not in ("params", "param_names", SCALED_MARK)
 
 
 def _copied(value: Any) -> Any:
@@ -210,7 +279,8 @@ def _names(parameters: Iterable[torch.Tensor], names: dict[int, str]) -> tuple[s
         if id(parameter) not in names:
             raise TaskError(
                 f"optimizer holds a parameter of shape {list(parameter.shape)} that the model does not have.",
-                "Build it from this very model's parameters (after any copy or .to()), or pass a callable.",
+                "Build it from this very model's parameters (after any copy or .to()). Parameters of a loss must be "
+                "the model's: make the loss a submodule of it, and compute it in its forward or in training_step.",
             )
         found.append(names[id(parameter)])
     return tuple(found)

@@ -16,8 +16,10 @@ from autotune.task.loader_parts import DEFAULT_BATCH_SIZE, LoaderParts
 from autotune.task.names import qualified_name
 from autotune.task.rng import rng_kept
 
-__all__ = ["first_batch", "stacking_refusal"]
+__all__ = ["described_rows", "first_batch", "stacking_refusal"]
 
+_DESCRIBED_ROWS = 8
+"""Enough to see ragged samples and batch statistics, small enough to fit anywhere."""
 _TRIED_ROWS = 4
 _SHOWN = 3
 
@@ -40,6 +42,21 @@ def first_batch(data: LoaderParts, *, rows: int | None = None) -> Any:
     """
     samples = _first_samples(data, rows or data.batch_size or DEFAULT_BATCH_SIZE)
     return _collated(data, samples)
+
+
+def described_rows(data: LoaderParts, base_batch_size: int | None) -> int | None:
+    """Samples in the batch by which a task is described.
+
+    Args:
+        data: Resolved parts.
+        base_batch_size: The task's.
+
+    Returns:
+        8, or fewer where the user's own batches are smaller; None where they are not ours to size.
+    """
+    if data.batches_kept is not None:
+        return None
+    return max(1, min(data.batch_size or base_batch_size or _DESCRIBED_ROWS, _DESCRIBED_ROWS))
 
 
 def stacking_refusal(data: LoaderParts) -> str | None:

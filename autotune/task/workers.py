@@ -17,7 +17,7 @@ from autotune.task.batches import batch_tensors
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.names import qualified_name
 
-__all__ = ["main_refusal", "start_method", "workers_refused"]
+__all__ = ["daemonic_refusal", "main_refusal", "sharing_warnings", "start_method", "workers_refused"]
 
 _GUARD = 'protect what the script runs by `if __name__ == "__main__":`'
 _SHARED_BY_INHERITANCE = ("multiprocessing.synchronize", "multiprocessing.sharedctypes", "multiprocessing.queues")
@@ -40,7 +40,8 @@ def workers_refused(data: LoaderParts, batch: Any = None) -> str | None:
     """Why ``num_workers > 0`` cannot work here.
 
     Under spawn and forkserver, what a worker gets must pickle: dataset, ``collate_fn`` and ``worker_init_fn`` (samplers
-    stay in the training process). Tensors and arrays are not copied to find out.
+    stay in the training process). Tensors and arrays are not copied to find out. Random generators and open files that
+    workers must not share refuse, unless the user's own loader has workers, or a ``worker_init_fn`` that may see to it.
 
     Args:
         data: Resolved parts.
@@ -53,8 +54,50 @@ def workers_refused(data: LoaderParts, batch: Any = None) -> str | None:
     away = next((tensor.device for tensor in batch_tensors(batch) if tensor.device.type != "cpu"), None)
     if away is not None:
         return f"the dataset returns tensors on {away}, which workers must not use; return CPU tensors instead"
-    if method == "fork":
+    daemonic = daemonic_refusal()
+    if daemonic is not None:
+        return daemonic
+    if data.num_workers == 0 and data.worker_init_fn is None and _unshareable(data):
+        return "; ".join(_unshareable(data))
+    return None if method == "fork" else _sending_refusal(data, method)
+
+
+def sharing_warnings(data: LoaderParts) -> tuple[str, ...]:
+    """What goes wrong in the workers that the user's own loader has.
+
+    Args:
+        data: Resolved parts.
+
+    Returns:
+        One sentence per thing that its workers share and must not; none where a ``worker_init_fn`` may see to it.
+    """
+    if data.num_workers == 0 or data.worker_init_fn is not None:
+        return ()
+    return tuple(f"Your DataLoader has workers, but {reason}." for reason in _unshareable(data))
+
+
+def daemonic_refusal() -> str | None:
+    """Why this very process may not start workers.
+
+    Returns:
+        One sentence with the remedy; None where it may. Ask in the process that will train.
+    """
+    if not multiprocessing.current_process().daemon:
         return None
+    return (
+        "this process is daemonic (such as those of a multiprocessing.Pool) and may not have children; "
+        "train in a process started with daemon=False to use workers"
+    )
+
+
+def _unshareable(data: LoaderParts) -> list[str]:
+    """One reason of each kind; handles only under fork, as elsewhere they are not inherited."""
+    kinds = ("generator", "handle") if start_method(data) == "fork" else ("generator",)
+    first = {state.kind: state.reason for state in reversed(data.shared_states)}
+    return [first[kind] for kind in kinds if kind in first]
+
+
+def _sending_refusal(data: LoaderParts, method: str) -> str | None:
     uses_main = False
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         value = getattr(data, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 import traceback
@@ -14,10 +15,10 @@ from torch import nn
 from autotune.build.loader import build_loader
 from autotune.build.switches import switches
 from autotune.build.train_step import TrainStep
-from autotune.errors import TaskError
-from autotune.hardware import Hardware, Limits
+from autotune.errors import DoesNotFitError, TaskError
+from autotune.hardware import Hardware, Limits, PeakMemory
 from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
-from autotune.oom import memory_failure
+from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
@@ -75,27 +76,33 @@ class Bench:
         self._builder: LiveBuilder | None = None
         self._residents: Residents | None = None
         self._batches: dict[int | None, Any] = {}
+        self._memory = PeakMemory()
         self._phase: Phase = "build"
         self.poisoned = False
         """The process must not be used again (CPU out of memory, broken accelerator context)."""
 
     def describe(self) -> Facts:
-        """Runs one small batch and says what this task is.
+        """Runs one small batch and says what this task is; a smaller one where that does not fit in memory.
 
         Raises:
             TaskError: The task cannot be trained as handed over.
+            DoesNotFitError: Not even the smallest batch fits.
         """
-        if self._facts is None:
-            rows = None if self._data.batches_kept else self._describe_rows()
-            batch = first_batch(self._data, rows=rows)
-            model = self._models.model.to(self._device)
-            placed = to_device(batch, self._device, non_blocking=False)
-            task = self._task
-            loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
-            facts = Facts.of(task, model, self._data, batch, loss, self._device)
-            self._builder = LiveBuilder(task, self._data, facts, loss, self._models, self._device, self._clock)
-            self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
-            self._facts = facts
+        rows = None if self._data.batches_kept else self._describe_rows()
+        while self._facts is None:
+            try:
+                self._facts = self._described(rows)
+            except TaskError as error:
+                if memory_failure(error) is None:
+                    raise
+                if rows in (None, 1):
+                    remedy = "Use a smaller model or smaller samples, or a machine with more memory."
+                    raise DoesNotFitError(
+                        f"Not even the smallest batch fits in memory: {error.cause}", remedy
+                    ) from error
+            if self._facts is None and rows is not None:
+                rows //= 2
+                free_memory(self._device)
         return self._facts
 
     def run(self, probe: Probe) -> Outcome:
@@ -125,7 +132,7 @@ class Bench:
             case "lap":
                 return self._lap(probe)
             case "compute":
-                return self._compute(probe)
+                return self._compute(probe) if probe.steps is None else self._compute_with_peak(probe)
             case "loader":
                 return self._loading(probe)
             case "numerics":
@@ -164,9 +171,25 @@ class Bench:
         batch = self._cached_batch(probe.settings)
         model, step = self._parts[0].trainer(probe.settings)
         self._phase = "compile" if probe.settings.compile_mode else "step"
-        measured = run_compute(step, batch, probe, clock=self._clock)
+        try:
+            measured = run_compute(step, batch, probe, clock=self._clock)
+        except BaseException:
+            if self._models.only_one:  # else one that failed is not used again
+                self._models.give_back(model, probe.settings)
+            raise
         self._models.give_back(model, probe.settings)
         return measured
+
+    def _compute_with_peak(self, probe: Probe) -> Measured:
+        """Everything a training loop holds counts: model, optimizer state, and the batch while it is made."""
+        self._batches.clear()
+        free_memory(self._device)
+        with self._memory:
+            measured = self._compute(probe)
+        self._batches.clear()
+        return dataclasses.replace(
+            measured, peak_ram_bytes=self._memory.peak_bytes, ram_limit_bytes=self._memory.limit_bytes
+        )
 
     def _numerics(self, probe: Probe) -> Measured:
         began = self._clock()
@@ -204,7 +227,7 @@ class Bench:
         return model, step
 
     def _failed(self, probe: Probe, error: Exception) -> Outcome:
-        where = memory_failure(error)
+        where, too_large = memory_failure(error), size_limit(error)
         text = "".join(traceback.format_exception(error))
         message = f"{type(error).__name__}: {error}"
         traceback.clear_frames(error.__traceback__)  # else the frames keep the failed trial's tensors alive
@@ -216,7 +239,8 @@ class Bench:
             self.poisoned = not accelerated
             return OutOfMemory(kind=probe.kind, settings=probe.settings, where=where, message=message)
         self.poisoned = accelerated and _broken_context(error)
-        return self._rejected(probe, message, self._phase, text, _qualified(error))
+        rejected = self._rejected(probe, message, self._phase, text, _qualified(error))
+        return dataclasses.replace(rejected, size_limit=too_large)
 
     def _rejected(
         self, probe: Probe, reason: str, phase: Phase, text: str | None, error_type: str | None = None
@@ -239,6 +263,17 @@ class Bench:
     @property
     def _epoch_rows(self) -> int | None:
         return self._data.samples
+
+    def _described(self, rows: int | None) -> Facts:
+        batch = first_batch(self._data, rows=rows)
+        model = self._models.model.to(self._device)
+        placed = to_device(batch, self._device, non_blocking=False)
+        task = self._task
+        loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
+        facts = Facts.of(task, model, self._data, batch, loss, self._device)
+        self._builder = LiveBuilder(task, self._data, facts, loss, self._models, self._device, self._clock)
+        self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
+        return facts
 
     def _describe_rows(self) -> int:
         wanted = self._data.batch_size or self._task.base_batch_size or _DESCRIBE_ROWS

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from autotune.build.train_step import TrainStep
 from autotune.hardware import tree_memory_bytes
 from autotune.measurement import Measured, Probe
 from autotune.task.batches import batch_rows
+from autotune.trial.device_memory import DeviceMemory
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 from autotune.trial.window import Taken, measure, take_steps
@@ -38,11 +37,17 @@ class Repeated:
 def run_compute(
     step: TrainStep, batch: Any, probe: Probe, *, clock: Callable[[], float] = time.perf_counter
 ) -> Measured:
-    """The rate of ``step`` alone on ``batch``."""
+    """The rate of ``step`` alone on ``batch``: over a window, or over exactly ``probe.steps`` optimizer steps.
+
+    With a number of steps, the first of several is not timed: it allocates the optimizer's state.
+    """
     begin = clock()
+    memory = DeviceMemory(step.device)
     accumulation = probe.settings.gradient_accumulation_steps
     stream = BatchStream(Repeated(batch), on_epoch_end=step.flush, clock=clock)
-    take_steps(_WARM_STEPS * accumulation, stream, step, batch_rows, Taken())
+    warm_steps = _WARM_STEPS if probe.steps is None else min(1, probe.steps - 1)
+    take_steps(warm_steps * accumulation, stream, step, batch_rows, Taken())
+    memory.first_step_done()
     warm = clock()
     window = measure(
         stream,
@@ -52,8 +57,8 @@ def run_compute(
         batches_per_chunk=accumulation,
         window_s=probe.window_s,
         cut_below_samples_per_s=probe.cut_below_samples_per_s,
+        chunks=None if probe.steps is None else probe.steps - warm_steps,
     )
-    accelerated = step.device.type not in ("cpu", "mps")
     return Measured(
         kind=probe.kind,
         settings=probe.settings,
@@ -63,7 +68,9 @@ def run_compute(
         largest_batch_rows=window.largest_batch_rows,
         cut=window.cut,
         peak_ram_bytes=tree_memory_bytes(os.getpid()),
-        peak_accelerator_bytes=int(torch.accelerator.memory.max_memory_reserved(step.device)) if accelerated else None,
+        peak_accelerator_bytes=memory.peak_bytes,
+        accelerator_limit_bytes=memory.limit_bytes,
+        allocation_retries=memory.retries,
         first_loss=float(window.losses[0]),
         last_loss=float(window.losses[-1]),
     )

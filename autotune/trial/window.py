@@ -108,6 +108,7 @@ def measure(
     batches_per_chunk: int,
     window_s: float,
     cut_below_samples_per_s: float | None = None,
+    chunks: int | None = None,
 ) -> Window:
     """Runs whole chunks for at least ``window_s`` and at least two of them (one, if it is cut).
 
@@ -119,20 +120,21 @@ def measure(
         batches_per_chunk: See ``chunk_batches``.
         window_s: Seconds aimed at.
         cut_below_samples_per_s: End early once the rate is below this.
+        chunks: Exactly so many chunks, whatever the time.
     """
+    least, most = (2, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
     ends: list[int] = []
     elapsed_s, cut = 0.0, False
     timer.start()
-    while not cut and (elapsed_s < window_s or len(seen) < 2):
+    while not cut and (len(seen) < least or (elapsed_s < window_s and len(seen) < most)):
         part, ends_before = Taken(), stream.epoch_ends
         take_steps(batches_per_chunk, stream, step, rows_of, part)
         elapsed_s = timer.mark()
         seen.append(part)
         ends.append(stream.epoch_ends - ends_before)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
-    chunks = _chunks(seen, timer.spans_s())
-    inside, crossed = _split(chunks, ends)
+    inside, crossed = _split(_chunks(seen, timer.spans_s()), ends)
     return Window(
         chunks=inside or crossed,
         crossed=crossed,

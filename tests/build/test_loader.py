@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -332,3 +333,13 @@ def test_a_stream_of_unknown_length_is_dropped_as_wanted() -> None:
     """Without a length only the user can know."""
     for wanted in (True, False):
         assert drops_last_batch(None, 8, wanted=wanted, has_batch_norm=True, workers=4) is wanted
+
+
+def test_daemonic_processes_get_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an assertion of multiprocessing's in the middle of an epoch; without workers all is well."""
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    parts = LoaderParts.of([1.0, 2.0])
+    workers = Settings(batch_size=1, num_workers=1, prefetch_factor=2)
+    with pytest.raises(SettingsError, match="this process is daemonic"):
+        build_loader(parts, workers, has_batch_norm=False)
+    assert len(build_loader(parts, Settings(batch_size=1), has_batch_norm=False)) == 2

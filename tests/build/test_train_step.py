@@ -583,3 +583,23 @@ def test_a_scheduler_of_another_optimizer_is_refused() -> None:
         TrainStep(
             model, optimizer, loss=mean_loss, settings=Settings(), device="cpu", scheduler=StepLR(other, step_size=1)
         )
+
+
+def test_time_first_batches_weigh_by_their_rows() -> None:
+    """Sequences of 50 and 10 steps with 8 rows each count the same; the short last batch by its rows."""
+    torch.manual_seed(0)
+    model = nn.Linear(FEATURES, 2)
+    shapes = [(50, 8), (10, 8), (20, 3)]
+    batches = [(torch.randn(steps, rows, FEATURES), torch.arange(rows) % 2) for steps, rows in shapes]
+
+    def loss(model: nn.Module, batch: Any) -> StepLoss:
+        return StepLoss(loss=nn.functional.cross_entropy(model(batch[0]).mean(0), batch[1]))
+
+    whole = sum(loss(model, batch).loss * len(batch[1]) for batch in batches) / (8 + 8 + 3)
+    wanted = torch.autograd.grad(whole, list(model.parameters()))
+    optimizer = Recording(model.parameters())
+    settings = Settings(batch_size=8, gradient_accumulation_steps=3)
+    step = TrainStep(model, optimizer, loss=loss, settings=settings, device="cpu")
+    for batch in batches:
+        step(batch)
+    torch.testing.assert_close(optimizer.gradients[0], list(wanted))

@@ -27,6 +27,7 @@ from autotune.errors import ConfigError
 from autotune.hardware import Accelerator, Hardware
 from autotune.settings import Settings
 from autotune.task import Task
+from autotune.task.optimizer_spec import SCALED_MARK
 
 _DATA = json.loads((Path(__file__).parent / "data" / "version_1.json").read_text("utf-8"))
 
@@ -148,7 +149,7 @@ def test_optimizer_section_makes_the_optimizer_of_the_builder(
     assert section["name"] == f"torch.optim.{name}"
     assert (section["base_lr"], section["base_batch_size"], section["param_groups"]) == (0.01, 16, [])
     for option, value in built.param_groups[0].items():
-        if option not in ("params", "foreach", "fused"):
+        if option not in ("params", "foreach", "fused", SCALED_MARK):
             ours = from_json.param_groups[0][option]
             assert (list(ours) if isinstance(ours, (list, tuple)) else ours) == (
                 list(value) if isinstance(value, (list, tuple)) else value
@@ -295,3 +296,37 @@ def _undescribed(value: Any, schema: dict[str, Any], path: str, free: set[str]) 
     elif isinstance(value, list):
         for item in value:
             yield from _undescribed(item, schema.get("items", {}), f"{path}[]", free)
+
+
+def _summed(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="sum")
+
+
+def test_a_hidden_sum_is_kept_and_trains_as_one(make_config: MakeConfig, task: Task) -> None:
+    """Nothing about the function tells, so what was found out on a batch does, also in a loaded config."""
+    own = Task(task.model, task.data.dataset, loss_fn=_summed, device="cpu")
+    config = make_config(of=own)
+    document = config.to_json()
+    assert (document["task"]["reduction"], document["facts"]["reduction"]) == ("sum", "sum")
+    loaded = TunedConfig.from_json(document)
+    model = own.build_model()
+    for tuned, loss_fn in ((config, None), (loaded, _summed)):
+        assert tuned.train_step(model, config.optimizer(model), loss_fn=loss_fn)._reduction == "sum"
+    declared = loaded.train_step(model, config.optimizer(model), loss_fn=nn.CrossEntropyLoss())
+    assert declared._reduction == "mean"
+
+
+def test_a_config_of_an_older_release_has_its_tasks_reduction(make_config: MakeConfig, task: Task) -> None:
+    """Its facts did not hold it yet."""
+    own = Task(task.model, task.data.dataset, loss_fn=nn.CrossEntropyLoss(reduction="sum"), device="cpu")
+    document = make_config(of=own).to_json()
+    del document["facts"]["reduction"], document["facts"]["warnings"]
+    assert TunedConfig.from_json(document).facts.reduction == "sum"
+
+
+def test_contradicting_reductions_are_refused(make_config: MakeConfig) -> None:
+    """One of the two was edited by hand."""
+    document = make_config().to_json()
+    document["task"]["reduction"] = "sum"
+    with pytest.raises(ConfigError, match="reduction contradict"):
+        TunedConfig.from_json(document)

@@ -29,6 +29,9 @@ class Healthy:
         self.task, self.hardware, self.limits, self.fresh = task, hardware, limits, fresh
         self.poisoned = False
 
+    def describe(self) -> None:
+        """The child asks for it before each probe."""
+
     def run(self, probe: Probe) -> Outcome:
         if probe.seed == FATAL:
             return self.die(probe)

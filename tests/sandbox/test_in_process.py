@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,3 +218,22 @@ def test_real_bench_leaves_the_model_as_it_was(
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_environment_and_warning_filters_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set, changed and removed variables; filters added, and the list exchanged for another."""
+    monkeypatch.setenv("AUTOTUNE_TEST_KEPT", "before")
+    monkeypatch.setenv("AUTOTUNE_TEST_LOST", "before")
+    monkeypatch.delenv("AUTOTUNE_TEST_NEW", raising=False)
+    environment, filters, the_list = dict(os.environ), list(warnings.filters), warnings.filters
+    snapshot = Snapshot.of(SimpleNamespace())
+    os.environ.update(AUTOTUNE_TEST_KEPT="after", AUTOTUNE_TEST_NEW="after")
+    del os.environ["AUTOTUNE_TEST_LOST"]
+    warnings.simplefilter("ignore")
+    warnings.filters = []
+    snapshot.restore()
+    assert dict(os.environ) == environment
+    assert warnings.filters is the_list
+    assert list(warnings.filters) == filters
+    with pytest.raises(UserWarning, match="as errors again"):
+        warnings.warn("as errors again", UserWarning, stacklevel=1)

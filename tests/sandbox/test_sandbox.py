@@ -76,6 +76,17 @@ def test_child_lives_in_the_callers_surroundings(
     assert int(seen["oom_score_adj"]) > 0
 
 
+def test_fresh_probe_gets_a_child_that_ran_nothing(
+    nothing_left: Path, hardware: Hardware, limits: Limits, probe: Probe
+) -> None:
+    """The first child serves the first fresh probe; the next fresh one gets a child of its own."""
+    fresh = dataclasses.replace(probe, fresh=True)
+    with Sandbox(_task(), hardware, limits, bench="sandbox_benches:Healthy") as sandbox:
+        pids = [_seen(sandbox.run(one))["pid"] for one in (fresh, probe, fresh)]
+        assert sandbox.starts == 2
+    assert pids[0] == pids[1] != pids[2]
+
+
 def test_large_task_is_refused_with_the_remedy(nothing_left: Path, hardware: Hardware, limits: Limits) -> None:
     """A task above a quarter of the free RAM is not copied; the error asks for a factory."""
     small = dataclasses.replace(hardware, ram_available_bytes=2**24)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 from autotune.errors import TaskError
 from autotune.hardware import tree_memory_bytes
@@ -201,3 +202,48 @@ def test_accelerator_tensors_travel_through_host_memory(tmp_path: Path) -> None:
     assert torch.equal(got["small"], tensor[:4])
     got["whole"].zero_()
     assert got["half"].eq(0).all()
+
+
+class _OwnLinear(nn.Linear):
+    """A user's layer."""
+
+
+def _parametrized() -> nn.Module:
+    torch.manual_seed(0)
+    twice = parametrizations.spectral_norm(parametrizations.weight_norm(nn.Conv1d(6, 6, 1)))
+    return nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(8, 6)),
+        parametrizations.spectral_norm(nn.Linear(6, 6)),
+        parametrizations.orthogonal(_OwnLinear(6, 6)),
+        nn.Unflatten(1, (6, 1)),
+        twice,
+    )
+
+
+def test_parametrized_modules_cross(tmp_path: Path) -> None:
+    """Weight, spectral and orthogonal norms: same keys, outputs, gradients, and parameters of the optimizer."""
+    model = _parametrized()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    got = _cross(SimpleNamespace(model=model, optimizer=optimizer), tmp_path)
+    assert list(got.model.state_dict()) == list(model.state_dict())
+    held = [id(parameter) for group in got.optimizer.param_groups for parameter in group["params"]]
+    assert held == [id(parameter) for parameter in got.model.parameters()]
+    data = torch.randn(4, 8)
+    for one in (model, got.model):
+        one.train()(data).square().sum().backward()
+    assert torch.equal(got.model.eval()(data), model.eval()(data))
+    for mine, yours in zip(got.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine.grad, yours.grad)
+
+
+def test_parametrized_copies_stand_alone(tmp_path: Path) -> None:
+    """They can be copied, changed and freed of their parametrization without the original noticing."""
+    model = _parametrized()
+    before = model[0].weight.detach().clone()
+    got = copy.deepcopy(_cross(model, tmp_path))
+    assert isinstance(got[2], _OwnLinear)
+    got[0].weight = torch.ones(6, 8)
+    assert torch.allclose(got[0].weight, torch.ones(6, 8))
+    parametrize.remove_parametrizations(got[0], "weight")
+    assert type(got[0]) is nn.Linear
+    assert torch.equal(model[0].weight, before)

@@ -189,3 +189,82 @@ def test_gathering_changes_nothing() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.samples = 3  # type: ignore[misc]
+
+
+def test_reduction_and_notes_of_the_loss_are_facts() -> None:
+    """A hidden sum is found, and survives JSON."""
+    found = facts(net(), loss_fn=lambda output, target: nn.functional.cross_entropy(output, target, reduction="sum"))
+    assert found.reduction == "sum"
+    assert found.warnings == ()
+    assert Facts.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_facts_of_an_older_release_are_read() -> None:
+    """Without the newer fields the loss is a mean and there is nothing to warn of."""
+    stored = facts(net()).to_json()
+    del stored["reduction"], stored["warnings"]
+    found = Facts.from_json(stored)
+    assert (found.reduction, found.warnings) == ("mean", ())
+
+
+def test_parameters_left_out_by_the_optimizer_are_named() -> None:
+    """A callable may take some of them only."""
+    found = facts(net(), optimizer=lambda params: torch.optim.SGD(list(params)[:1], lr=0.1))
+    (warning,) = found.warnings
+    assert "does not hold 5 of the 6 trainable parameters" in warning
+    assert "0.bias, 1.weight, 1.bias, …" in warning
+
+
+def test_parameters_of_the_loss_that_nothing_trains_are_said() -> None:
+    """They would silently stay as they are."""
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(output * self.weight, target)
+
+    (warning,) = facts(net(), loss_fn=Weighted()).warnings
+    assert "loss_fn has parameters of its own" in warning
+
+
+def test_workers_sharing_state_are_warned_of() -> None:
+    """The user's own loader has workers, so they are not refused."""
+    dataset = Heights()
+    dataset.rng = torch.Generator()
+    loader = DataLoader(dataset, num_workers=1, batch_size=1, multiprocessing_context="fork")
+    model = conv(nn.Conv2d(3, 2, 1))
+    found = facts(model, loader, loss_fn=nn.CrossEntropyLoss())
+    assert found.workers_refused is None
+    assert "dataset.rng" in found.warnings[0]
+
+
+def test_an_optimizer_only_its_callable_can_make_has_one_implementation() -> None:
+    """Another one would need to know all of its arguments."""
+
+    class Own(torch.optim.SGD):
+        def __init__(self, params: Any, secret: float, foreach: bool | None = None) -> None:
+            super().__init__(params, lr=secret, foreach=foreach)
+
+    assert facts(net(), optimizer=lambda params: Own(params, 0.1)).optimizer_implementations == ()
+
+
+def test_time_first_batches_are_counted_by_the_rows_asked_for() -> None:
+    """Bytes per sample and signature follow."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.score(x[-1])
+
+    task = Task(Last(), data(), loss_fn=nn.CrossEntropyLoss())
+    batch = torch.zeros(5, 3, 4), torch.zeros(3, dtype=torch.int64)
+    loss = resolve_loss(loss_fn=task.loss_fn, model=task.model, batch=batch)
+    found = Facts.of(task, task.model, task.data, batch, loss, "cpu", rows=3)
+    assert found.batch_signature == "tuple(float32[5,3,4], int64[*])"
+    assert found.sample_bytes == 5 * 4 * 4 + 8

@@ -11,6 +11,7 @@ from torch import nn
 
 from autotune.errors import TaskError
 from autotune.task import OptimizerSpec
+from autotune.task.optimizer_spec import SCALED_MARK
 
 
 def net() -> nn.Sequential:
@@ -141,3 +142,83 @@ def test_a_model_that_lacks_a_parameter_is_named() -> None:
     spec = OptimizerSpec.of(torch.optim.SGD(model.parameters()), model)
     with pytest.raises(TaskError, match=r"0\.weight"):
         spec.param_groups(nn.Sequential(nn.ReLU(), nn.Linear(3, 4)))
+
+
+class Secretive(torch.optim.AdamW):
+    """Keeps an argument outside its groups."""
+
+    def __init__(self, params: Any, lr: float = 0.1, secret: float = 1.0) -> None:
+        super().__init__(params, lr=lr)
+        self.secret = secret
+
+
+class Scaled(torch.optim.SGD):
+    """Needs an argument that it keeps nowhere, and names the others in its own way."""
+
+    def __init__(this, weights: Any, factor: float) -> None:
+        super().__init__(weights, lr=factor)
+
+
+def test_an_argument_kept_elsewhere_asks_for_a_callable() -> None:
+    """Built again from its groups it would be another optimizer."""
+    model = net()
+    with pytest.raises(TaskError, match=r"'secret' of Secretive.*optimizer=lambda params: Secretive\(params, secret"):
+        OptimizerSpec.of(Secretive(model.parameters(), secret=5.0), model)
+    with pytest.raises(TaskError, match="'factor' of Scaled"):
+        OptimizerSpec.of(Scaled(model.parameters(), 0.1), model)
+
+
+def test_an_argument_at_its_default_is_no_secret() -> None:
+    """Nor is one that is unknown but has a default."""
+    model = net()
+    assert OptimizerSpec.of(Secretive(model.parameters()), model).unknown_argument is None
+    assert OptimizerSpec.of(Own(model.parameters(), own=4, lr=0.1), model).unknown_argument is None
+
+
+def test_a_callable_may_keep_its_secret() -> None:
+    """It makes the optimizer itself; the spec only remembers that nothing else can."""
+    model = net()
+    spec = OptimizerSpec.of(lambda params: Secretive(params, secret=5.0), model).resolve(model)
+    assert spec.unknown_argument == "secret"
+    assert spec.factory is not None
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon"])
+def test_torchs_own_optimizers_have_no_secrets(name: str) -> None:
+    """All their arguments are in their defaults."""
+    layer = nn.Linear(3, 4, bias=False)
+    optimizer = getattr(torch.optim, name)(layer.parameters(), lr=0.1)
+    assert OptimizerSpec.of(optimizer, layer).unknown_argument is None
+
+
+@pytest.mark.parametrize("name", ["NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"])
+def test_torchs_other_optimizers_have_no_secrets_either(name: str) -> None:
+    """All their arguments are in their defaults."""
+    model = net()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
+    assert OptimizerSpec.of(optimizer, model).unknown_argument is None
+
+
+def test_closures_are_refused_when_handed_over() -> None:
+    """An instance at once, a callable when it is called."""
+    model = net()
+    with pytest.raises(TaskError, match="LBFGS needs a closure"):
+        OptimizerSpec.of(torch.optim.LBFGS(model.parameters()), model)
+    with pytest.raises(TaskError, match="LBFGS needs a closure"):
+        OptimizerSpec.of(torch.optim.LBFGS, model).resolve(model)
+
+
+def test_parameters_of_a_loss_are_told_where_to_go() -> None:
+    """Into the model; a callable would not help."""
+    model = net()
+    stray = nn.Parameter(torch.ones(4))
+    with pytest.raises(TaskError, match="make the loss a submodule"):
+        OptimizerSpec.of(torch.optim.SGD([*model.parameters(), stray], lr=0.1), model)
+
+
+def test_the_mark_of_a_scaled_rate_is_no_option() -> None:
+    """It says something about one optimizer's rates, not how to build another."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0][SCALED_MARK] = "x"
+    assert SCALED_MARK not in OptimizerSpec.of(optimizer, model).groups[0][1]

@@ -6,6 +6,7 @@ import math
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -156,3 +157,30 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], error: type[Except
     """Each message starts with the argument it is about."""
     with pytest.raises(error, match=next(iter(arguments))):
         Task(net(), data(), **arguments)
+
+
+def test_numpys_integers_are_batch_sizes() -> None:
+    """And become plain ones."""
+    task = Task(nn.Linear(2, 2), [1, 2], base_batch_size=np.int64(16))
+    assert type(task.base_batch_size) is int
+
+
+def test_an_optimizer_with_a_closure_is_refused_at_once() -> None:
+    """Before anything is started."""
+    model = nn.Linear(2, 2)
+    with pytest.raises(TaskError, match="needs a closure"):
+        Task(model, [1, 2], optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("length", [10**20, -1, RuntimeError("index not built")])
+def test_a_broken_length_is_one_clear_error(length: Any) -> None:
+    """Whatever ``__len__`` raises, or makes ``len`` raise."""
+
+    class Broken(list[Any]):
+        def __len__(self) -> int:
+            if isinstance(length, Exception):
+                raise length
+            return length
+
+    with pytest.raises(TaskError, match=r"Broken raised .*Error: .*__len__ must return"):
+        Task(nn.Linear(2, 2), Broken())

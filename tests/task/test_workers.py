@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import pickle
+import random
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autotune.task import LoaderParts
-from autotune.task.workers import main_refusal, start_method, workers_refused
+from autotune.task.workers import daemonic_refusal, main_refusal, sharing_warnings, start_method, workers_refused
 
 
 class Plain(Dataset[Any]):
@@ -139,3 +140,64 @@ def test_what_is_defined_in_a_notebook_is_noticed(monkeypatch: pytest.MonkeyPatc
     notebook.Cell = cell  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     assert "notebook" in str(workers_refused(parts(cell())))
+
+
+class Drawing(Plain):
+    """Holds a random generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(0))
+
+
+class Reading(Plain):
+    """Holds an open file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.open("rb"))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_own_generators_refuse_workers_under_any_start_method(method: str) -> None:
+    """A copy by fork and one by pickle draw the same numbers."""
+    refusal = workers_refused(parts(Drawing(), method))
+    assert refusal is not None
+    assert "dataset.extra is a random.Random" in refusal
+    assert "worker_init_fn" in refusal
+
+
+def test_open_files_refuse_forked_workers(tmp_path: Path) -> None:
+    """The reason names the attribute and says to open it later."""
+    (tmp_path / "data").write_bytes(b"x")
+    dataset = Reading(tmp_path / "data")
+    with dataset.extra:
+        refusal = workers_refused(parts(dataset, "fork"))
+    assert refusal is not None
+    assert "dataset.extra is an open io.BufferedReader" in refusal
+
+
+def test_a_dataset_made_by_a_factory_is_searched_when_made() -> None:
+    """Before anything is read, so that what opens its file when first read is not refused."""
+    made = LoaderParts.of(Drawing).resolve()
+    assert [state.where for state in made.shared_states] == ["dataset.extra"]
+    made.dataset.other = random.Random(1)
+    assert [state.where for state in made.shared_states] == ["dataset.extra"]
+
+
+def test_the_users_own_workers_are_warned_about_only() -> None:
+    """They are the baseline; a worker_init_fn may see to it."""
+    own = LoaderParts.of(DataLoader(Drawing(), num_workers=1, multiprocessing_context="fork"))
+    assert workers_refused(own) is None
+    (warning,) = sharing_warnings(own)
+    assert warning.startswith("Your DataLoader has workers, but dataset.extra is a random.Random")
+    seeded = LoaderParts.of(DataLoader(Drawing(), worker_init_fn=print, multiprocessing_context=None))
+    assert workers_refused(seeded) is None
+    assert sharing_warnings(seeded) == ()
+    assert sharing_warnings(parts(Drawing())) == ()
+
+
+def test_daemonic_processes_may_not_have_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a pool."""
+    assert daemonic_refusal() is None
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    assert "daemon=False" in (daemonic_refusal() or "")
+    assert workers_refused(parts(data(), "fork")) == daemonic_refusal()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from autotune.errors import TaskError
+from autotune.errors import DoesNotFitError, TaskError
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
@@ -183,6 +183,72 @@ def test_a_compute_probe_reads_the_loader_once_only(bench: Any) -> None:
     outcome = _measured(one.run(_probe("compute", batch_size=32)))
     assert len(reads) == 32
     assert outcome.steps > 2
+
+
+@pytest.mark.parametrize(("steps", "accumulation"), [(1, 1), (2, 1), (5, 1), (2, 3)])
+def test_a_number_of_steps_is_kept_exactly(bench: Any, steps: int, accumulation: int) -> None:
+    """Whole optimizer steps, forward and backward; the first of several is not timed."""
+    net = Net()
+    one = bench(net, _dataset(), copies=False)
+    settings = Settings(batch_size=32, gradient_accumulation_steps=accumulation)
+    outcome = _measured(one.run(Probe(kind="compute", settings=settings, steps=steps)))
+    assert (outcome.steps, len(outcome.chunks)) == (steps, max(1, steps - 1))
+    assert net.backwards == steps * accumulation == net.rows.count(32)
+    assert outcome.largest_batch_rows == 32
+
+
+def test_steps_report_the_peak_in_between(bench: Any) -> None:
+    """Activations that are gone at the end of each step are in the peak."""
+
+    class Wide(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).repeat(1, 2**20).sigmoid()[:, :2]
+
+    one = bench(Wide(), _dataset(), copies=False)
+    peaks = [
+        _measured(one.run(Probe(kind="compute", settings=Settings(batch_size=rows), steps=2))).peak_ram_bytes
+        for rows in (1, 16)
+    ]
+    assert None not in peaks
+    assert peaks[1] - peaks[0] > 200 * 2**20
+
+
+def test_fewer_rows_than_asked_for_are_reported(bench: Any) -> None:
+    """Ten samples cannot make a batch of 64: the outcome says ten."""
+    outcome = _measured(
+        bench(Net(), _dataset(10)).run(Probe(kind="compute", settings=Settings(batch_size=64), steps=2))
+    )
+    assert outcome.largest_batch_rows == 10
+
+
+def test_one_model_survives_a_step_that_fails(bench: Any) -> None:
+    """Without a second copy the model goes on after a size that is too large."""
+    one = bench(Net(limit=32), _dataset(), copies=False)
+    large, small = (Probe(kind="compute", settings=Settings(batch_size=rows), steps=2) for rows in (64, 32))
+    assert isinstance(one.run(large), OutOfMemory)
+    _measured(one.run(small))
+
+
+def test_a_backends_size_limit_is_told_apart(bench: Any) -> None:
+    """Rejected, as not memory, and marked as a matter of size."""
+    one = bench(Net(limit=32, error=RuntimeError("CUDNN_STATUS_NOT_SUPPORTED")), _dataset(), copies=False)
+    outcome = one.run(_probe("compute", batch_size=64))
+    assert isinstance(outcome, Rejected)
+    assert outcome.size_limit
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_task_is_described_by_as_many_rows_as_fit(bench: Any, limit: int) -> None:
+    """Eight rows do not fit: fewer do."""
+    net = Net(limit=limit)
+    assert bench(net, _dataset(), copies=False).describe().samples == 512
+    assert net.rows[0] == 8
+
+
+def test_a_task_of_which_no_row_fits_is_a_matter_of_memory(bench: Any) -> None:
+    """Not a mistake in the task."""
+    with pytest.raises(DoesNotFitError, match="Not even the smallest batch fits in memory"):
+        bench(Net(limit=0), _dataset(), copies=False).describe()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])

@@ -1,0 +1,59 @@
+"""What was run and what came of it: plain records."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+__all__ = ["LargestBatch", "SizeTried"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeTried:
+    """One size that was run, and what came of it."""
+
+    size: int
+    """Rows really run; as asked where the run failed."""
+    fits: bool
+    fate: str
+    """Of the run, such as "measured" or "out of memory"."""
+    steps: int
+    """Optimizer steps asked for."""
+    message: str = ""
+    """Why it does not fit; empty where it does."""
+    traceback: str | None = None
+    """Of an exception that is not about memory."""
+    memory: bool = False
+    """It does not fit for lack of memory."""
+    peak_bytes: int | None = None
+    limit_bytes: int | None = None
+    """What ``peak_bytes`` could have been."""
+    s_per_row: float | None = None
+    """Seconds a row of the fastest step took."""
+    cost_s: float = 0.0
+
+    def failed(self, message: str) -> SizeTried:
+        """The same run, not fit for training for a reason that memory is behind."""
+        return dataclasses.replace(self, fits=False, memory=True, message=message)
+
+    def leaves(self, margin: float) -> bool | None:
+        """Whether the peak leaves this share of the memory free; None where it cannot be read."""
+        if self.peak_bytes is None or not self.limit_bytes:
+            return None
+        return self.peak_bytes <= (1 - margin) * self.limit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestBatch:
+    """The largest batch size that trains here; it was itself run."""
+
+    batch_size: int
+    probes: int
+    """Runs in all, the last verification included."""
+    out_of_memory_probes: int
+    reason: str
+    """What bounds it."""
+    evidence: tuple[SizeTried, ...]
+    """Every run, in order."""
+    warnings: tuple[str, ...] = ()
+    """What went less than well, one sentence each."""

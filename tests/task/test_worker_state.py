@@ -1,0 +1,137 @@
+"""What a dataset holds that workers must not share."""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import random
+import socket
+import sqlite3
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from autotune.task.worker_state import shared_states
+
+
+class Holder(Dataset[Any]):
+    """Three samples and whatever else."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(2), index
+
+
+def found(value: Any) -> list[tuple[str, str]]:
+    return [(state.where, state.kind) for state in shared_states(dataset=value)]
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        np.random.default_rng(0),
+        np.random.RandomState(0),
+        np.random.PCG64(0),
+        random.Random(0),
+        torch.Generator(),
+    ],
+)
+def test_every_kind_of_random_generator_is_found(generator: Any) -> None:
+    """By the attribute's name."""
+    assert found(Holder(rng=generator)) == [("dataset.rng", "generator")]
+
+
+def test_generators_are_found_through_wrappers() -> None:
+    """Subset, ConcatDataset, lists of transforms, modules, partials and closures."""
+    rng = np.random.default_rng(0)
+    assert found(Subset(Holder(rng=rng), [0])) == [("dataset.dataset.rng", "generator")]
+    assert found(ConcatDataset([Holder(), Holder(rng=rng)])) == [("dataset.datasets[1].rng", "generator")]
+    assert found(Holder(transform=Holder(transforms=[Holder(), Holder(g=rng)]))) == [
+        ("dataset.transform.transforms[1].g", "generator")
+    ]
+    assert found(Holder(transform=functools.partial(print, rng=rng))) == [("dataset.transform(rng)", "generator")]
+    assert found(Holder(transform=lambda x: x + rng.random())) == [("dataset.transform.rng", "generator")]
+    layers = nn.Sequential(nn.Identity())
+    layers[0].rng = rng
+    assert found(Holder(layers=layers)) == [("dataset.layers._modules['0'].rng", "generator")]
+
+
+def test_open_files_and_connections_are_found(tmp_path: Path) -> None:
+    """Files read from, archives, sockets and databases."""
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", "b")
+    with path.open("rb") as file, path.open("rb", buffering=0) as raw, zipfile.ZipFile(path) as archive:
+        assert found(Holder(f=file)) == [("dataset.f", "handle")]
+        assert found(Holder(f=raw)) == [("dataset.f", "handle")]
+        assert found(Holder(f=archive)) == [("dataset.f", "handle")]
+    assert found(Holder(f=file, a=archive)) == []
+    with socket.socket() as connection:
+        assert found(Holder(s=connection)) == [("dataset.s", "handle")]
+    database = sqlite3.connect(":memory:")
+    assert found(Holder(db=database)) == [("dataset.db", "handle")]
+    database.close()
+
+
+def test_h5py_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package being needed; a closed file is false."""
+
+    class File:
+        __module__ = "h5py._hl.files"
+
+        def __init__(self, *, is_open: bool) -> None:
+            self.id, self._open = 1, is_open
+
+        def __bool__(self) -> bool:
+            return self._open
+
+    assert found(Holder(f=File(is_open=True))) == [("dataset.f", "handle")]
+    assert found(Holder(f=File(is_open=False))) == []
+
+
+def test_harmless_things_are_not_reported(tmp_path: Path) -> None:
+    """Memory files, logs, standard input, the system's random numbers and plain data."""
+    log = (tmp_path / "log").open("w")
+    with log:
+        harmless = Holder(
+            memory=io.BytesIO(b"x"),
+            log=log,
+            stdin=sys.stdin,
+            system=random.SystemRandom(),
+            data=[1] * 5,
+            t=torch.ones(2),
+        )
+        assert found(harmless) == []
+    assert found(Holder(logger=logging.getLogger("x"), rngs=[random.Random(0)] * 1000)) == []
+
+
+def test_structures_that_hold_themselves_end() -> None:
+    """And each object is reported once."""
+    one = Holder(rng=random.Random(0))
+    one.me, one.same = one, one.rng
+    assert found(one) == [("dataset.rng", "generator")]
+
+
+def test_the_reason_names_attribute_harm_and_remedy() -> None:
+    """Of generators and of handles."""
+    (state,) = shared_states(dataset=Holder(rng=np.random.default_rng(0)))
+    assert "dataset.rng is a numpy.random._generator.Generator" in state.reason
+    assert "draw the same numbers" in state.reason
+    assert "worker_init_fn" in state.reason
+    with socket.socket() as connection:
+        (state,) = shared_states(dataset=Holder(s=connection))
+    assert "dataset.s is an open socket.socket" in state.reason
+    assert "open it when a worker first needs it" in state.reason
