@@ -218,7 +218,7 @@ def test_call_in_this_process_changes_nothing(hasty: None) -> None:
         mine = in_mid_training()
         before, places = state(mine), places_of(mine.model, mine.optimizer)
         storage = optuna.storages.InMemoryStorage()
-        tuned = call(mine, time_budget_s=6, isolate=False, storage=storage)
+        tuned = call(mine, time_budget_s=12, isolate=False, storage=storage)
         after, places_after = state(mine), places_of(mine.model, mine.optimizer)
     assert changes(before, after) == []
     assert places_after == places

@@ -49,7 +49,7 @@ def assemble(
 
 
 def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Settings) -> LearningRatePlan:
-    if settings == candidates.baseline:
+    if settings == candidates.baseline and settings.effective_batch_size == candidates.facts.loader["batch_size"]:
         return _as_it_is(candidates)
     effective, samples = settings.effective_batch_size, candidates.facts.samples
     return scale(
