@@ -188,6 +188,7 @@ def train(tuned: TunedConfig, model: nn.Module, epochs: int) -> tuple[list[float
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default::autotune.build.SlowTrainingWarning")  # true on a busy machine, and no failure
 def test_emitted_recipe_trains_on(isolated: SimpleNamespace) -> None:
     """Loader, optimizer and step from one call lower the loss of the caller's own model."""
     model = copy.deepcopy(isolated.mine.model).train()
@@ -200,6 +201,7 @@ def test_emitted_recipe_trains_on(isolated: SimpleNamespace) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default::autotune.build.SlowTrainingWarning")  # true on a busy machine, and no failure
 def test_saved_config_trains_with_its_task(isolated: SimpleNamespace, tmp_path: Any) -> None:
     """A config read back together with its task says the same and builds the same."""
     tuned = isolated.tuned

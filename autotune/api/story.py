@@ -111,4 +111,5 @@ def _assumptions(candidates: Candidates) -> list[str]:
         said.append("No optimizer was given: AdamW with lr 1e-3 is assumed.")
     if facts.loss_inferred:
         said.append(f"The loss was inferred for measuring only: {facts.loss}; pass loss_fn to train.")
+    said += facts.warnings
     return said

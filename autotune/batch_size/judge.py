@@ -27,6 +27,8 @@ class Judge:
     def __init__(self, *, ram_bytes: int | None, accelerator_bytes: int | None) -> None:
         self._ram_bytes, self._accelerator_bytes = ram_bytes, accelerator_bytes
         self._rows_per_sample: float | None = None
+        self.on_accelerator = False
+        """Readings are of device memory."""
         self.rows_end: int | None = None
         """The data gave no more rows than this when asked for more; None: it always gave what was asked for."""
 
@@ -60,6 +62,7 @@ class Judge:
 
     def _reading(self, outcome: Measured) -> tuple[int | None, int | None]:
         if outcome.peak_accelerator_bytes is not None:
+            self.on_accelerator = True
             return outcome.peak_accelerator_bytes, outcome.accelerator_limit_bytes or self._accelerator_bytes
         return outcome.peak_ram_bytes, outcome.ram_limit_bytes or self._ram_bytes
 

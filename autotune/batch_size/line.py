@@ -21,6 +21,8 @@ class Line:
     bytes: int
     bytes_per_row: float
     limit_bytes: int
+    rises: bool
+    """Whether the readings differ by more than noise."""
 
     @classmethod
     def through(cls, tried: Sequence[SizeTried]) -> Line | None:
@@ -38,8 +40,9 @@ class Line:
             return None
         last = max(readings)
         first = max((size for size in readings if 2 * size <= last), default=min(readings))
-        rise = max(0, readings[last] - readings[first]) + _NOISE * limit
-        return cls(size=last, bytes=readings[last], bytes_per_row=rise / (last - first), limit_bytes=limit)
+        rise, noise = max(0, readings[last] - readings[first]), _NOISE * limit
+        bytes_per_row = (rise + noise) / (last - first)
+        return cls(size=last, bytes=readings[last], bytes_per_row=bytes_per_row, limit_bytes=limit, rises=rise > noise)
 
     def share_at(self, size: int) -> float:
         """Share of the memory that ``size`` should take."""

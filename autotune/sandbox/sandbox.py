@@ -21,7 +21,7 @@ from autotune.sandbox.directory import PrivateDirectory
 from autotune.sandbox.process import Answer, ChildProcess
 from autotune.sandbox.surroundings import INSIDE, Surroundings, child_environment
 from autotune.task import Facts, LoaderParts, Task
-from autotune.task.workers import main_refusal, start_method
+from autotune.task.workers import daemonic_refusal, main_refusal, start_method
 
 __all__ = ["Sandbox"]
 
@@ -217,7 +217,10 @@ class Sandbox:
             self._warnings.append(f"Processes of the isolated run could not be ended: {', '.join(map(str, left))}.")
 
     def _with_refusal(self, facts: Facts) -> Facts:
-        """The child, which imports no unguarded main file, cannot see that workers of the caller would."""
+        """What the child cannot see: a daemonic caller, or a main file that the caller's workers would run again."""
+        daemonic = daemonic_refusal()
+        if daemonic is not None and facts.workers_refused is None:
+            return dataclasses.replace(facts, workers_refused=daemonic)
         data = getattr(self._task, "data", None)
         if facts.workers_refused is not None or not isinstance(data, LoaderParts) or start_method(data) == "fork":
             return facts

@@ -22,7 +22,7 @@ from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
-from autotune.task.samples import first_batch
+from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compute import run_compute
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
@@ -41,7 +41,6 @@ from autotune.trial.stream import BatchStream
 
 __all__ = ["Bench"]
 
-_DESCRIBE_ROWS = 8  # enough to see ragged samples and batch statistics, small enough to fit anywhere
 _NUMERICS_ROWS = 64
 _NUMERICS_BATCHES = 4
 
@@ -88,7 +87,7 @@ class Bench:
             TaskError: The task cannot be trained as handed over.
             DoesNotFitError: Not even the smallest batch fits.
         """
-        rows = None if self._data.batches_kept else self._describe_rows()
+        rows = described_rows(self._data, self._task.base_batch_size)
         while self._facts is None:
             try:
                 self._facts = self._described(rows)
@@ -270,14 +269,10 @@ class Bench:
         placed = to_device(batch, self._device, non_blocking=False)
         task = self._task
         loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
-        facts = Facts.of(task, model, self._data, batch, loss, self._device)
+        facts = Facts.of(task, model, self._data, batch, loss, self._device, rows=rows)
         self._builder = LiveBuilder(task, self._data, facts, loss, self._models, self._device, self._clock)
         self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
         return facts
-
-    def _describe_rows(self) -> int:
-        wanted = self._data.batch_size or self._task.base_batch_size or _DESCRIBE_ROWS
-        return max(1, min(wanted, _DESCRIBE_ROWS))
 
     def _one_batch(self, rows: int | None) -> Any:
         return self._some_batches(rows, count=1)[0]

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.build.train_step import TrainStep
 from autotune.hardware import tree_memory_bytes
 from autotune.measurement import Measured, Probe
-from autotune.task.batches import batch_rows
+from autotune.task.rows import RowCounter
 from autotune.trial.device_memory import DeviceMemory
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
@@ -45,14 +45,15 @@ def run_compute(
     memory = DeviceMemory(step.device)
     accumulation = probe.settings.gradient_accumulation_steps
     stream = BatchStream(Repeated(batch), on_epoch_end=step.flush, clock=clock)
+    rows = RowCounter(probe.settings.batch_size)
     warm_steps = _WARM_STEPS if probe.steps is None else min(1, probe.steps - 1)
-    take_steps(warm_steps * accumulation, stream, step, batch_rows, Taken())
+    take_steps(warm_steps * accumulation, stream, step, rows, Taken())
     memory.first_step_done()
     warm = clock()
     window = measure(
         stream,
         step,
-        batch_rows,
+        rows,
         WindowTimer(step.device, clock),
         batches_per_chunk=accumulation,
         window_s=probe.window_s,

@@ -12,7 +12,6 @@ import torch
 
 from autotune.hardware import CpuMeter, tree_memory_bytes
 from autotune.measurement import Measured, Probe
-from autotune.task.batches import batch_rows
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
 from autotune.trial.timer import WindowTimer
@@ -53,7 +52,7 @@ def run_joint(
         seen = warm_up(
             live.stream,
             step,
-            batch_rows,
+            live.rows,
             stock=stock,
             least=2,
             clock=clock,
@@ -110,7 +109,7 @@ def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], floa
         window = measure(
             live.stream,
             live.step,
-            batch_rows,
+            live.rows,
             WindowTimer(live.step.device, clock),
             batches_per_chunk=group,
             window_s=probe.window_s,
@@ -126,7 +125,7 @@ def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], floa
 
 def _finish_round(live: Live, group: int) -> None:
     """One untimed step at least, and on to the end of the worker round: the window holds whole rounds only."""
-    take_steps(group - live.stream.batches % group, live.stream, live.step, batch_rows, Taken())
+    take_steps(group - live.stream.batches % group, live.stream, live.step, live.rows, Taken())
 
 
 def _latency_s(live: Live) -> float:

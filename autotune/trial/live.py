@@ -18,6 +18,7 @@ from autotune.build.optimizer import build_optimizer
 from autotune.build.train_step import TrainStep
 from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
+from autotune.task.rows import RowCounter
 from autotune.trial.indices import ContinuedSampler
 from autotune.trial.models import ModelPool
 from autotune.trial.stream import BatchStream
@@ -34,6 +35,7 @@ class Live:
     loader: DataLoader[Any]
     step: TrainStep
     stream: BatchStream
+    rows: RowCounter
     warm: bool = False
     """In its steady state: no stock of batches flatters it."""
 
@@ -90,7 +92,14 @@ class LiveBuilder:
         model, step = self.trainer(settings)
         loader = self.loader(settings, seed)
         stream = BatchStream(loader, on_epoch_end=step.flush, clock=self._clock)
-        return Live(settings=settings, model=model, loader=loader, step=step, stream=stream)
+        return Live(
+            settings=settings,
+            model=model,
+            loader=loader,
+            step=step,
+            stream=stream,
+            rows=RowCounter(settings.batch_size),
+        )
 
     def trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
         """Model and train step without a loader."""

@@ -11,7 +11,7 @@ import torch
 
 from autotune.hardware import tree_memory_bytes
 from autotune.measurement import Measured, Probe
-from autotune.task.batches import batch_rows
+from autotune.task.rows import RowCounter
 from autotune.trial.stream import BatchStream, chunk_batches
 from autotune.trial.timer import WindowTimer
 from autotune.trial.window import Taken, epoch_turn_s, measure, take_steps, warm_up
@@ -28,14 +28,13 @@ def run_loading(
     """The rate at which ``stream`` yields batches when nobody trains on them."""
     began = clock()
     settings = probe.settings
+    rows = RowCounter(settings.batch_size)
     stock = settings.num_workers * (settings.prefetch_factor or 0)
     group = chunk_batches(settings.num_workers, 1)
-    warm_up(stream, _drop, batch_rows, stock=stock, least=1, clock=clock)
-    take_steps(-stream.batches % group, stream, _drop, batch_rows, Taken())
+    warm_up(stream, _drop, rows, stock=stock, least=1, clock=clock)
+    take_steps(-stream.batches % group, stream, _drop, rows, Taken())
     warm = clock()
-    window = measure(
-        stream, _drop, batch_rows, WindowTimer(_CPU, clock), batches_per_chunk=group, window_s=probe.window_s
-    )
+    window = measure(stream, _drop, rows, WindowTimer(_CPU, clock), batches_per_chunk=group, window_s=probe.window_s)
     start_s = stream.workers_start_s + stream.first_batch_s
     return Measured(
         kind=probe.kind,
