@@ -395,6 +395,18 @@ def test_bracket_runs_take_two_steps_on_a_batch_in_memory() -> None:
     assert all(probe.settings == settings.replace(batch_size=probe.settings.batch_size) for probe in fake.probes)
 
 
+def test_sizes_that_fill_host_memory_each_get_a_fresh_process() -> None:
+    """From the first size that the line chose; what a device's allocator holds can be given back instead."""
+    fake = Fake(full_above(777), memory=lambda rows: 10**8 + 10**6 * rows)
+    found(fake)
+    assert [probe.fresh for probe in fake.probes] == [False, False] + [True] * (len(fake.probes) - 2)
+    device = Fake(
+        full_above(777), memory=lambda rows: 10**8, peak_accelerator_bytes=10**8, accelerator_limit_bytes=LIMIT
+    )
+    found(device)
+    assert not any(probe.fresh for probe in device.probes[:-1])
+
+
 def test_every_run_is_told() -> None:
     """Progress sees what the evidence holds."""
     told: list[SizeTried] = []

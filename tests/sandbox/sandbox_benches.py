@@ -189,9 +189,11 @@ class Limited(Healthy):
 
     def run(self, probe: Probe) -> Outcome:
         try:
-            torch.ones(self.limits.ram_bytes // 4 * 2)
+            held = torch.ones(self.limits.ram_bytes // 4 * 2)
         except RuntimeError as error:
             return self.measured(probe, str(error))
+        time.sleep(20)  # long enough to be seen, however busy the machine is
+        del held
         return self.measured(probe, "no limit")
 
 
