@@ -63,6 +63,7 @@ class Sandbox:
         self._child: ChildProcess | None = None
         self._used = False
         self._warnings: list[str] = []
+        self._described = False
         self.starts = 0
         """Children started so far."""
         self.start_s = 0.0
@@ -120,6 +121,7 @@ class Sandbox:
         """
         message = self._exchange(self._living_child(), {"do": "describe"}, "describing the task")
         self.hardware = Hardware.from_json(message["hardware"])
+        self._described = True
         return self._with_refusal(Facts.from_json(message["facts"]))
 
     def run(self, probe: Probe) -> Outcome:
@@ -188,6 +190,8 @@ class Sandbox:
         began = time.monotonic()
         child = self._launched()
         self._load(child)
+        if self._described:  # else its first probe would do it, and be charged for it
+            self._exchange(child, {"do": "describe"}, "describing the task again")
         self.start_s += time.monotonic() - began
         return child
 

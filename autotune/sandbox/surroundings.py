@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from autotune.errors import SandboxError
 from autotune.sandbox.flags import TorchFlags
 from autotune.task.workers import main_refusal
 
@@ -71,7 +72,7 @@ class Surroundings:
         return cls(
             sys_path=[os.fspath(entry) for entry in sys.path],
             argv=list(sys.argv),
-            working_directory=os.getcwd(),
+            working_directory=_working_directory(),
             original_directory=original,
             python_path=os.environ.get("PYTHONPATH"),
             flags=TorchFlags.capture().values,
@@ -161,3 +162,12 @@ def _inductor_cache_directory() -> str:
     except (KeyError, ModuleNotFoundError, OSError):
         user = f"uid_{os.getuid()}" if hasattr(os, "getuid") else "unknown_user"
     return os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise SandboxError(
+            "The current directory no longer exists.", "Change to one that does, and call again."
+        ) from error
