@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 __all__ = ["OutputFile"]
@@ -26,8 +28,15 @@ class OutputFile:
         self._before = b""
 
     def keep_short(self) -> None:
-        """Cuts the file once it is long: a child that floods its output must not fill the disk."""
-        if os.fstat(self.fd).st_size > _LONGEST_BYTES:
+        """Gives back the disk of all but the end once it is long: a child that floods its output must not fill it.
+
+        A hole is punched where the system can: the child goes on writing meanwhile, and cutting the file could take
+        its last words along.
+        """
+        status = os.fstat(self.fd)
+        if _bytes_on_disk(status) <= _LONGEST_BYTES:
+            return
+        if not _punch_hole(self.fd, max(0, status.st_size - _TAIL_BYTES)):
             self._before = self._last_bytes()
             os.ftruncate(self.fd, 0)
 
@@ -45,3 +54,18 @@ class OutputFile:
         with open(self.fd, "rb", closefd=False) as file:
             file.seek(max(0, size - _TAIL_BYTES))
             return file.read(_TAIL_BYTES)
+
+
+def _bytes_on_disk(status: os.stat_result) -> int:
+    """Without holes, where the system tells."""
+    return min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
+
+
+def _punch_hole(fd: int, length: int) -> bool:
+    """Gives back the first ``length`` bytes, the size kept; False where that is not possible (see fallocate(2))."""
+    if sys.platform != "linux":
+        return False
+    keep_size, punch_hole = 1, 2
+    fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return bool(fallocate(fd, keep_size | punch_hole, 0, length) == 0)

@@ -48,7 +48,7 @@ def answer(
     rules: BatchRules | None = None,
     **hardware_facts: Any,
 ) -> tuple[Settings, list[Outcome], Found]:
-    """The settings that would race against the baseline first (the baseline's if there are none), and all trials."""
+    """The settings that would be returned, all trials, and what the search left."""
     task = Task(model, dataset, loss_fn=nn.CrossEntropyLoss(), device="cpu")
     found = {"cpu_bf16_native": False, "has_compiler": False, "accelerator": None, **hardware_facts}
     hardware = dataclasses.replace(Hardware.detect(), cores=cores, **found)
@@ -78,5 +78,12 @@ def answer(
         result = plan.search()
     finally:
         bench.close()
-    best = result.finalists[0].settings if result.finalists else plan.candidates.baseline
-    return best, outcomes, result
+    return _shipped(result, plan.candidates.baseline), outcomes, result
+
+
+def _shipped(found: Found, baseline: Settings) -> Settings:
+    """As the race would decide without noise: a gain below the margin ships nothing."""
+    if not found.finalists or found.baseline is None:
+        return baseline
+    best = found.finalists[0]
+    return best.settings if best.samples_per_s > (1 + QUICK.margin) * found.baseline.samples_per_s else baseline
