@@ -117,7 +117,7 @@ def test_search_goes_on_after_failures(hasty: None) -> None:
     tuned, trials = tuned_with(
         Mortal({32: fail}),
         DataLoader(Rows(), batch_size=32, shuffle=True),
-        time_budget_s=15,
+        time_budget_s=40,
         space=Space(num_workers=[0]),
     )
     seen = fates(trials)

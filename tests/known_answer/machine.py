@@ -13,6 +13,7 @@ from torch import nn
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Outcome, Probe
 from autotune.planner import CPU, Found, Plan
+from autotune.race import race
 from autotune.settings import Settings
 from autotune.space import BatchRules, Candidates, Space
 from autotune.study import Study
@@ -46,9 +47,13 @@ def answer(
     cores: int = 2,
     space: Space | None = None,
     rules: BatchRules | None = None,
+    race_s: float | None = None,
     **hardware_facts: Any,
 ) -> tuple[Settings, list[Outcome], Found]:
-    """The settings that would be returned, all trials, and what the search left."""
+    """The settings that would be returned, all trials, and what the search left.
+
+    With ``race_s`` they are raced as in a real call; without, a gain above the margin stands for a won race.
+    """
     task = Task(model, dataset, loss_fn=nn.CrossEntropyLoss(), device="cpu")
     found = {"cpu_bf16_native": False, "has_compiler": False, "accelerator": None, **hardware_facts}
     hardware = dataclasses.replace(Hardware.detect(), cores=cores, **found)
@@ -76,9 +81,13 @@ def answer(
             started_s=time.perf_counter(),
         )
         result = plan.search()
+        best = _shipped(result, plan.candidates.baseline)
+        if race_s is not None and best != plan.candidates.baseline:
+            results = race(plan.candidates.baseline, [best], run=run, budget_s=race_s, margin=QUICK.margin)
+            best = best if results[0].wins else plan.candidates.baseline
     finally:
         bench.close()
-    return _shipped(result, plan.candidates.baseline), outcomes, result
+    return best, outcomes, result
 
 
 def _shipped(found: Found, baseline: Settings) -> Settings:
