@@ -94,7 +94,10 @@ class Comparison:
         return [race, verdict]
 
     def _training_lines(self) -> list[str]:
-        rows = [("defaults", self.defaults), ("tuned", self.tuned)]
+        rows = [
+            ("defaults", self.defaults),
+            ("the same" if self.config.evidence.kept_baseline else "tuned", self.tuned),
+        ]
         lines = [
             f"Then trained {self.epochs} short epochs with each, same initial weights, worker start included:",
             f"{'':10}{'samples/s':>10}{'samples':>9}{'batches':>9}{'seconds':>9}   loss, first to last tenth",
@@ -137,7 +140,8 @@ def compare(
     """
     say(f"Training with plain PyTorch defaults ({epochs} epochs, at most {limit_s:.0f} s).")
     defaults = train_with_defaults(task, epochs=epochs, limit_s=limit_s, seed=seed, clock=clock)
-    say(f"Training with the tuned configuration ({epochs} epochs, at most {limit_s:.0f} s).")
+    which = "the same settings once more" if config.evidence.kept_baseline else "the tuned configuration"
+    say(f"Training with {which} ({epochs} epochs, at most {limit_s:.0f} s).")
     tuned = train_tuned(task, config, epochs=epochs, limit_s=limit_s, seed=seed, clock=clock)
     return Comparison(config=config, defaults=defaults, tuned=tuned, epochs=epochs, limit_s=limit_s)
 

@@ -17,6 +17,9 @@ ProgressOption = Callable[[Progress], object] | Literal[False] | None
 """None: a live line if stderr is a terminal; False: silent; a callable gets each event."""
 
 
+_ALONE = {"compute": "the step alone, ", "loader": "the loader alone, "}
+
+
 class Narrator:
     """Sends progress events while entered.
 
@@ -92,7 +95,7 @@ def sentence(outcome: Outcome) -> str:
         *flags,
         *([settings.optimizer_implementation] if settings.optimizer_implementation else []),
     ]
-    return f"{', '.join(parts)}: {_result(outcome)}"
+    return f"{_ALONE.get(outcome.kind, '')}{', '.join(parts)}: {_result(outcome)}"
 
 
 def _result(outcome: Outcome) -> str:
