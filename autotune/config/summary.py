@@ -88,7 +88,7 @@ def _same_batch(config: TunedConfig) -> str | None:
     speedup = config.evidence.speedup_same_batch
     if speedup is None or config.settings.effective_batch_size == config.baseline.effective_batch_size:
         return None
-    if config.same_batch is not None and config.same_batch.settings == config.baseline:
+    if config.keep_batch().settings == config.baseline:
         return "nothing proven faster with the batch kept: tuned.keep_batch() gives the baseline"
     return f"{_speedup(speedup)}: tuned.keep_batch()"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -29,7 +30,7 @@ def test_box_holds_measurements_settings_changes_and_doubts(make_config: MakeCon
     for part in (
         "671.0 samples/s", "385.5 samples/s", "760.0 samples/s", "25% of the time", "64 samples ran", "9 trials",
         "gradient_accumulation_steps", "1 -> 4", "What changes in your training", "compile_mode: no compiler",
-        "busy machine", "tuned.keep_batch()", "1.20x",
+        "busy machine", "tuned.keep_batch()",
     ):  # fmt: skip
         assert part in text
     assert text.isascii()
@@ -49,6 +50,14 @@ def test_kept_baseline_is_said_once(make_config: MakeConfig, reason: str, headli
     lines = summary(make_config(Settings(batch_size=16), evidence=_kept(reason))).splitlines()
     assert lines[1] == headline
     assert not any("->" in line for line in lines)
+
+
+def test_the_gain_with_the_batch_kept_is_shown_only_where_it_was_proven(make_config: MakeConfig) -> None:
+    """A lost race of the same-batch settings is no promise: keep_batch() gives the baseline then."""
+    config = make_config()
+    assert "nothing proven faster with the batch kept" in summary(config)
+    same_batch = dataclasses.replace(config, settings=config.baseline.replace(num_threads=1))
+    assert "1.20x" in summary(dataclasses.replace(config, same_batch=same_batch))
 
 
 def test_box_of_a_loaded_config_is_the_same(make_config: MakeConfig) -> None:
