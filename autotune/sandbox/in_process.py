@@ -18,8 +18,8 @@ from autotune.task import Facts, Task
 __all__ = ["InProcess"]
 
 _KNOWN_LIMITS = (
-    "Trials ran in this process: nothing was compiled, nothing could be ended when it hung, and what user code keeps "
-    "in other places than tensors, random generators and torch's switches was not put back."
+    "Trials ran in this process: nothing was compiled, nothing ran in a fresh process or could be ended when it hung, "
+    "and what user code keeps in other places than tensors, random generators and torch's switches was not put back."
 )
 
 

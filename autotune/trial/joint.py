@@ -42,31 +42,20 @@ def run_joint(
         NotFinite: The loss is NaN or infinite.
     """
     begin = clock()
-    step, device = live.step, live.step.device
+    device = live.step.device
     _reset_peak(device)
     settings = live.settings
     group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps)
-    stock = settings.num_workers * (settings.prefetch_factor or 0)
     was_started = live.started
     if not live.warm:
-        seen = warm_up(
-            live.stream,
-            step,
-            live.rows,
-            stock=stock,
-            least=2,
-            clock=clock,
-            cut_below_samples_per_s=probe.cut_below_samples_per_s if device.type == "cpu" else None,
-        )
+        seen = _warm_up(live, probe, clock)
         if seen.hopeless is not None:
             return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
     _finish_round(live, group)
     warm = clock()
     window, load = _quiet_window(live, probe, group, clock)
-    first, last = (float(loss) for loss in window.losses)
-    if not (math.isfinite(first) and math.isfinite(last)):
-        raise NotFinite(f"the loss is {first if not math.isfinite(first) else last}")
+    first, last = _finite_losses(window)
     return Measured(
         kind=probe.kind,
         settings=settings,
@@ -85,6 +74,27 @@ def run_joint(
         first_loss=first,
         last_loss=last,
     )
+
+
+def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
+    settings, on_cpu = live.settings, live.step.device.type == "cpu"
+    return warm_up(
+        live.stream,
+        live.step,
+        live.rows,
+        stock=settings.num_workers * (settings.prefetch_factor or 0),
+        least=2,
+        clock=clock,
+        # elsewhere a step's host time is only the time to queue it
+        cut_below_samples_per_s=probe.cut_below_samples_per_s if on_cpu else None,
+    )
+
+
+def _finite_losses(window: Window) -> tuple[float, float]:
+    first, last = (float(loss) for loss in window.losses)
+    if not (math.isfinite(first) and math.isfinite(last)):
+        raise NotFinite(f"the loss is {first if not math.isfinite(first) else last}")
+    return first, last
 
 
 def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measured:
