@@ -73,7 +73,8 @@ def local_moves(search: Search) -> Moves:
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
     moves = [*_number_moves(search, settings, chance), *_flag_moves(search, settings)]
     for change in chance.sample(moves, min(len(moves), chance.choice((1, 1, 2)))):
-        settings = settings.replace(**change)
+        workers = change.pop("num_workers", None)
+        settings = (settings if workers is None else search.candidates.shared(settings, workers)).replace(**change)
     factor = chance.choice((None, None, 0.5, 0.7, 1.4, 2.0))
     return settings if factor is None else batch_times(search, settings, factor) or settings
 
