@@ -107,4 +107,5 @@ def test_sharing_out_cores_keeps_to_what_is_dropped_and_allowed() -> None:
     fixed = candidates(dropped={"num_workers": "a stream", "num_threads": "one core"})
     assert fixed.shared(baseline, 2, 1) == baseline
     own = candidates(space=Space(prefetch_factor=[5], persistent_workers=[False]))
-    assert own.shared(baseline, 2).prefetch_factor == 5 and own.refusal(own.shared(baseline, 2)) is None
+    assert own.shared(baseline, 2).prefetch_factor == 5
+    assert own.refusal(own.shared(baseline, 2)) is None

@@ -173,9 +173,7 @@ class Facts:
         return cls(**fields)
 
 
-_OPTIONAL = {
-    item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING
-}
+_OPTIONAL = {item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING}
 
 
 def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:

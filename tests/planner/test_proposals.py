@@ -126,7 +126,9 @@ def _described(name: str) -> tuple[Task, Facts, ResolvedLoss]:
     return task, Facts.of(task, model, data, batch, loss, "cpu", rows=4), loss
 
 
-def _proposals(facts: Facts, *, accelerator: Accelerator | None, rules: BatchRules, space: Space, seed: int) -> set[Any]:
+def _proposals(
+    facts: Facts, *, accelerator: Accelerator | None, rules: BatchRules, space: Space, seed: int
+) -> set[Any]:
     """Every (kind, settings) that a plan asks of a machine of random speed, and the candidates themselves."""
     detected = dataclasses.replace(
         Hardware.detect(device="cpu"), cores=4, cpu_bf16_native=True, has_compiler=True, accelerator=accelerator
@@ -154,7 +156,7 @@ def _proposals(facts: Facts, *, accelerator: Accelerator | None, rules: BatchRul
 def compiled_without_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compilation is set up, not carried out: a test of settings, not of the code generator."""
     monkeypatch.setattr(nn.Module, "compile", lambda module, mode=None: torch.compile(module, mode=mode))
-    yield
+    return
 
 
 def _trains(task: Task, facts: Facts, loss: ResolvedLoss, settings: Settings) -> None:
@@ -183,7 +185,8 @@ def test_every_proposal_on_a_cpu_builds_yields_a_batch_and_trains(
     for seed, space in enumerate(_SPACES):
         for kind, settings in _proposals(facts, accelerator=None, rules=rules, space=space, seed=seed):
             if kind == "joint":
-                assert settings.pin_memory is False and settings.cudnn_benchmark is False
+                assert settings.pin_memory is False
+                assert settings.cudnn_benchmark is False
                 # Starting workers for each would take the time of the whole suite; none differs by it but in speed.
                 _trains(task, facts, loss, settings.replace(num_workers=0))
                 _constructed(task, facts, settings)

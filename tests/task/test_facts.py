@@ -280,7 +280,9 @@ class Told(TensorDataset):
 def test_what_decides_about_blocks_compilation_and_persistent_workers_is_noted() -> None:
     """Repeated blocks, parts compiled by the user, and data that wants to be told of epochs."""
     plain = facts()
-    assert not (plain.has_repeated_blocks or plain.has_compiled_parts or plain.has_set_epoch)
+    assert not (plain.has_repeated_blocks)
+    assert not (plain.has_compiled_parts)
+    assert not (plain.has_set_epoch)
     block = nn.Sequential(nn.Linear(4, 4))
 
     class Block(nn.Module):
