@@ -15,7 +15,10 @@ __all__ = ["compile_last", "local_moves", "rescue", "same_batch"]
 def rescue(search: Search) -> Moves:
     """Where the batch had to be split to fit: recomputing activations may hold more of it at a time."""
     baseline = search.candidates.baseline
-    if not search.candidates.split or "activation_checkpointing" in search.candidates.dropped:
+    if "activation_checkpointing" in search.candidates.dropped:
+        return
+    if not search.candidates.split:
+        search.skipped["activation_checkpointing"] = "saves memory and costs time: only for a batch that does not fit"
         return
     settings = baseline.replace(activation_checkpointing=True)
     larger = batch_times(search, settings, 2) or _merged(search, settings)
