@@ -38,7 +38,9 @@ class SlowMachine(FakeMachine):
             self.probes.append(probe)
             self.now += probe.deadline_s
             self.dead = True
-            return TimedOut(kind=probe.kind, settings=probe.settings, deadline_s=probe.deadline_s, cost_s=probe.deadline_s)
+            return TimedOut(
+                kind=probe.kind, settings=probe.settings, deadline_s=probe.deadline_s, cost_s=probe.deadline_s
+            )
         self.trial_s = needed_s
         return super().run(probe)
 
