@@ -25,8 +25,9 @@ def page_cache_doubts(outcomes: Sequence[Outcome], *, samples: int | None, ram_b
     cached = 1 - sum(one.fetched_bytes or 0 for one in seen) / max(1, read)
     if not samples or not rows or read / rows * samples <= ram_bytes or cached < _CACHED_SHARE:
         return
+    epoch_gib, ram_gib = read / rows * samples / 2**30, ram_bytes / 2**30
     yield (
-        f"An epoch reads about {read / rows * samples / 2**30:,.1f} GiB of files, more than the {ram_bytes / 2**30:,.1f} "
-        f"GiB of RAM can keep, but {cached:.0%} of what the trials read came from the page cache: with data from "
-        "storage the rates are an upper bound."
+        f"An epoch reads about {epoch_gib:,.1f} GiB of files, more than the {ram_gib:,.1f} GiB of RAM can keep, but "
+        f"{cached:.0%} of what the trials read came from the page cache: with data from storage the rates are an "
+        "upper bound."
     )

@@ -342,7 +342,9 @@ class Files(Dataset[Any]):
 def test_what_a_window_reads_from_files_is_noted(bench: Any, tmp_path: Path, workers: int) -> None:
     """Samples of 256 KiB, whoever reads them; little of it from storage, since they were just written."""
     outcome = bench(Net(), Files(tmp_path)).run(_probe(window_s=0.3, batch_size=8, num_workers=workers))
-    assert isinstance(outcome, Measured) and outcome.read_bytes is not None and outcome.fetched_bytes is not None
+    assert isinstance(outcome, Measured)
+    assert outcome.read_bytes is not None
+    assert outcome.fetched_bytes is not None
     rows = sum(chunk.rows for chunk in outcome.chunks)
     assert outcome.read_bytes > rows * 2**18 / 4  # workers may have read a part ahead of the window
     assert outcome.fetched_bytes < outcome.read_bytes / 2
