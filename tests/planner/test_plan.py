@@ -229,3 +229,31 @@ def test_an_accelerator_gets_one_guess_with_everything_first() -> None:
     assert [probe.kind for probe in machine.probes[:4]] == ["joint", "loader", "compute", "joint"]
     guess = machine.probes[3].settings
     assert (guess.batch_size, guess.precision, guess.pin_memory, guess.num_workers) == (128, "bf16-mixed", True, 3)
+
+
+@pytest.mark.parametrize("budget_s", [30.0, 60.0, 120.0])
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_comparisons_that_hang_leave_time_for_the_race(budget_s: float, accelerated: bool) -> None:
+    """Each set of knobs that changes numbers hangs once at most, for half of the time left at most."""
+
+    def rate(settings: Settings) -> float:
+        gain = (1 + settings.num_workers) * (settings.batch_size or 1) ** 0.3
+        return 100.0 * gain * (2 if settings.precision != "fp32" else 1)
+
+    machine = FakeMachine(rate)
+
+    def run(probe: Probe) -> Outcome:
+        if probe.kind != "numerics":
+            return machine.run(probe)
+        machine.now += probe.deadline_s
+        compared.append((probe.settings.precision, probe.settings.channels_last))
+        return TimedOut(kind="numerics", settings=probe.settings, deadline_s=probe.deadline_s)
+
+    compared: list[tuple[str, bool]] = []
+    accelerator = type("Accelerator", (), {"memory_bytes": 2**34})() if accelerated else None
+    pace = GPU if accelerated else CPU
+    plan = _plan(machine, budget_s=budget_s, run=run, hardware=hardware(4, accelerator), pace=pace)
+    found = plan.search()
+    assert len(compared) == len(set(compared))
+    assert machine.clock() < budget_s
+    assert all(one.settings.precision == "fp32" for one in found.finalists)
