@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.errors import SettingsError
 from autotune.settings import Settings
-from autotune.space import BatchRules, Space, _baseline, largest_divisor
+from autotune.space import BatchRules, Space, _baseline, _stream_reason, largest_divisor
 from tests.planner.fake_machine import candidates
 
 
@@ -88,3 +89,19 @@ def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbo
     with pytest.raises(SettingsError, match="960 or 1024"):
         _baseline(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
     assert _baseline(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
+
+
+def test_a_stream_that_does_not_shard_itself_may_have_one_worker() -> None:
+    """Two would repeat its samples; the reason says so."""
+    facts = SimpleNamespace(sample_bytes=100, samples=None, one_worker_only="it would repeat its samples")
+    stream = candidates(facts=facts)
+    assert stream.refusal(stream.baseline.replace(num_workers=1)) is None
+    assert "repeat" in str(stream.refusal(stream.baseline.replace(num_workers=2)))
+
+
+def test_the_callers_own_workers_on_such_a_stream_are_kept() -> None:
+    """Any other number of them would change what an epoch holds."""
+    facts: Any = SimpleNamespace(one_worker_only="it would repeat its samples", loader={"num_workers": 2})
+    assert "repeat" in str(_stream_reason(facts))
+    facts.loader = {"num_workers": 1}
+    assert _stream_reason(facts) is None

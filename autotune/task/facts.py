@@ -21,6 +21,7 @@ from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
+from autotune.task.sharding import one_worker_only
 from autotune.task.task import Task
 from autotune.task.workers import sharing_warnings, start_method, workers_refused
 
@@ -74,6 +75,8 @@ class Facts:
     fingerprint: str
     reduction: Literal["mean", "sum"] = "mean"
     """Whether the loss is the mean or the sum over the samples of a batch."""
+    one_worker_only: str | None = None
+    """Why this stream may have one worker at most; None for map-style data and streams that shard themselves."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
 
@@ -107,6 +110,7 @@ class Facts:
             TaskError: The optimizer callable failed, or the number of rows in a batch cannot be told.
         """
         device = torch.device(device)
+        refused = workers_refused(data, batch)
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
         expected, rows = rows, batch_rows(batch, rows)
@@ -127,7 +131,8 @@ class Facts:
             loss=loss.description,
             loss_inferred=loss.inferred,
             **_optimizer_facts(spec, model, device),
-            workers_refused=workers_refused(data, batch),
+            workers_refused=refused,
+            one_worker_only=None if refused else one_worker_only(data),
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
@@ -154,7 +159,7 @@ class Facts:
         """
         names = {item.name for item in dataclasses.fields(cls)}
         if isinstance(data, Mapping):
-            data = {"reduction": "mean", "warnings": (), **data}
+            data = {"reduction": "mean", "one_worker_only": None, "warnings": (), **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")

@@ -257,3 +257,20 @@ def test_comparisons_that_hang_leave_time_for_the_race(budget_s: float, accelera
     assert len(compared) == len(set(compared))
     assert machine.clock() < budget_s
     assert all(one.settings.precision == "fp32" for one in found.finalists)
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_a_stream_for_one_worker_still_gets_that_one(accelerated: bool) -> None:
+    """More are never asked for; that they are refused does not end the search for workers."""
+
+    def rate(settings: Settings) -> float:
+        return 1000.0 if settings.num_workers else 100.0
+
+    machine = FakeMachine(rate, loader=lambda settings: 100.0, compute=lambda settings: 2000.0)
+    facts = candidates().facts
+    stream: Any = type(facts)(**{**vars(facts), "one_worker_only": "it would repeat its samples"})
+    accelerator = type("Accelerator", (), {"memory_bytes": 2**34})() if accelerated else None
+    machines = {"hardware": hardware(4, accelerator), "pace": GPU if accelerated else CPU}
+    found = _plan(machine, candidates=candidates(facts=stream), **machines).search()
+    assert found.finalists[0].settings.num_workers == 1
+    assert {probe.settings.num_workers for probe in machine.probes} == {0, 1}
