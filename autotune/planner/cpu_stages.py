@@ -19,7 +19,7 @@ def split_cores(search: Search) -> Moves:
             continue
         start = search.best
         outcome = yield Move(search.candidates.shared(start.settings, num_workers, num_threads))
-        if num_workers and not rate_of(outcome):
+        if num_workers and outcome is not None and not rate_of(outcome):
             workers_pay = False  # far slower already: the data does not take workers well
 
 

@@ -21,6 +21,7 @@ from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
+from autotune.task.sharding import one_worker_only
 from autotune.task.task import Task
 from autotune.task.workers import sharing_warnings, start_method, workers_refused
 
@@ -74,6 +75,8 @@ class Facts:
     fingerprint: str
     reduction: Literal["mean", "sum"] = "mean"
     """Whether the loss is the mean or the sum over the samples of a batch."""
+    one_worker_only: str | None = None
+    """Why this stream may have one worker at most; None for map-style data and streams that shard themselves."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
     has_repeated_blocks: bool = False
@@ -113,6 +116,7 @@ class Facts:
             TaskError: The optimizer callable failed, or the number of rows in a batch cannot be told.
         """
         device = torch.device(device)
+        refused = workers_refused(data, batch)
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
         expected, rows = rows, batch_rows(batch, rows)
@@ -133,7 +137,8 @@ class Facts:
             loss=loss.description,
             loss_inferred=loss.inferred,
             **_optimizer_facts(spec, model, device),
-            workers_refused=workers_refused(data, batch),
+            workers_refused=refused,
+            one_worker_only=None if refused else one_worker_only(data),
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,

@@ -70,7 +70,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
         "dropped": {},
         "values": {"channels_last": (True,), "optimizer_implementation": ("fused",), "precision": ("bf16-mixed",)},
         "space": Space(),
-        "facts": SimpleNamespace(sample_bytes=100, samples=10_000),
+        "facts": SimpleNamespace(sample_bytes=100, samples=10_000, one_worker_only=None),
         "limits": SimpleNamespace(ram_bytes=2**33, shm_bytes=2**32),
     }
     return Candidates(**{**arguments, **more})
