@@ -131,7 +131,7 @@ class Facts:
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
-            warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )
 
     def to_json(self) -> dict[str, Any]:

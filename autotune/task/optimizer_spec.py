@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from autotune.errors import TaskError
+from autotune.errors import AutotuneError, TaskError
 from autotune.task.names import qualified_name
 
 __all__ = ["ASSUMED_LR", "SCALED_MARK", "OptimizerFactory", "OptimizerSpec", "ParameterGroup"]
@@ -37,6 +37,8 @@ class OptimizerSpec:
     """Empty: one group of all trainable parameters, with the defaults."""
     factory: OptimizerFactory | None = None
     """The user's (parameters) -> Optimizer, kept after ``resolve``."""
+    of_model: bool = False
+    """The factory is called with the model itself, which knows how its parameters are to be optimized."""
     assumed: bool = False
     """No optimizer was given."""
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +112,7 @@ class OptimizerSpec:
         if self.cls is not None or self.factory is None:
             return self
         made = OptimizerSpec._of_instance(self.call_factory(model), model)
-        return dataclasses.replace(made, factory=self.factory)
+        return dataclasses.replace(made, factory=self.factory, of_model=self.of_model)
 
     def call_factory(self, model: nn.Module) -> Optimizer:
         """The optimizer that the user's factory makes of ``list(model.parameters())``.
@@ -127,12 +129,15 @@ class OptimizerSpec:
         if self.factory is None:
             raise TaskError("The optimizer was not given as a callable.", "Build it from cls and groups.")
         name = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        given = "the list of the model's parameters"
         try:
-            made = self.factory(list(model.parameters()))
+            made = self.factory(model if self.of_model else list(model.parameters()))
+        except AutotuneError:
+            raise
         except Exception as error:
             raise TaskError(
                 f"The optimizer callable {name} raised {type(error).__name__}: {error}.",
-                "It is called with the list of the model's parameters.",
+                f"It is called with {'the model' if self.of_model else given}.",
             ) from error
         if not isinstance(made, Optimizer):
             raise TaskError(
