@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Measured, Probe
@@ -33,6 +34,15 @@ class Desk:
         outcome = self.bench.run(Probe(kind=kind, settings=settings.replace(**knobs), window_s=_WINDOW_S))
         assert isinstance(outcome, Measured), outcome
         return outcome
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny models gain nothing from threads and lose much to busy cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
