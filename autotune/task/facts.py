@@ -210,7 +210,8 @@ def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device
     if "foreach" in accepted and device.type in _FOREACH_DEVICES and not tensor_lr:
         found.append("foreach")
     floating = all(parameter.is_floating_point() for parameter in model.parameters() if parameter.requires_grad)
-    if "fused" in accepted and device.type in _FUSED_DEVICES and floating:
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())  # gradients of embeddings
+    if "fused" in accepted and device.type in _FUSED_DEVICES and floating and not sparse:
         found.append("fused")
     return tuple(found)
 

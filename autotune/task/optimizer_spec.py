@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,7 @@ class OptimizerSpec:
                     f"{type(optimizer).__name__}(params, {spec.unknown_argument}=...).",
                 )
             return spec
+        _refuse_several(optimizer, "optimizer holds")
         if not callable(optimizer):
             raise TaskError(
                 f"optimizer must be a torch Optimizer, a callable or None, not {type(optimizer).__name__}.",
@@ -139,6 +140,7 @@ class OptimizerSpec:
                 f"The optimizer callable {name} raised {type(error).__name__}: {error}.",
                 f"It is called with {'the model' if self.of_model else given}.",
             ) from error
+        _refuse_several(made, f"The optimizer callable {name} returned")
         if not isinstance(made, Optimizer):
             raise TaskError(
                 f"The optimizer callable {name} returned {type(made).__name__}.", "It must return a torch Optimizer."
@@ -220,6 +222,15 @@ def refuse_closure(optimizer: Optimizer) -> None:
         raise TaskError(
             f"{type(optimizer).__name__} needs a closure, which evaluates a batch several times per step.",
             "Use an optimizer that steps on one gradient.",
+        )
+
+
+def _refuse_several(given: Any, subject: str) -> None:
+    items = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(items, (list, tuple)) and items and all(isinstance(item, Optimizer) for item in items):
+        raise TaskError(
+            f"{subject} {len(items)} optimizers in a {type(given).__name__}, where one is needed.",
+            "Pass one optimizer with a parameter group for each, and add the losses up in training_step.",
         )
 
 
