@@ -142,7 +142,7 @@ class Facts:
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
-            warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
             has_repeated_blocks=bool(repeated_blocks(model)),
             has_compiled_parts=has_compiled_parts(model),
             has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),
@@ -227,7 +227,8 @@ def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device
     if "foreach" in accepted and device.type in _FOREACH_DEVICES and not tensor_lr:
         found.append("foreach")
     floating = all(parameter.is_floating_point() for parameter in model.parameters() if parameter.requires_grad)
-    if "fused" in accepted and device.type in _FUSED_DEVICES and floating:
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())  # gradients of embeddings
+    if "fused" in accepted and device.type in _FUSED_DEVICES and floating and not sparse:
         found.append("fused")
     return tuple(found)
 
