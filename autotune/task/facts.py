@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from autotune.errors import ConfigError
-from autotune.task.batches import batch_bytes, batch_rows, batch_signature
+from autotune.task.batches import batch_bytes, batch_rows, batch_signature, batch_tensors
 from autotune.task.fingerprint import task_fingerprint
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.loss import ResolvedLoss
@@ -74,6 +74,10 @@ class Facts:
     fingerprint: str
     reduction: Literal["mean", "sum"] = "mean"
     """Whether the loss is the mean or the sum over the samples of a batch."""
+    batch_tensors: int = 0
+    """Tensors in a batch, whatever its size."""
+    sample_tensors: int = 0
+    """Tensors that each sample adds to a batch, where a collate function leaves samples apart."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
 
@@ -131,6 +135,7 @@ class Facts:
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
+            **_tensor_counts(batch, expected or rows),
             warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )
 
@@ -154,7 +159,7 @@ class Facts:
         """
         names = {item.name for item in dataclasses.fields(cls)}
         if isinstance(data, Mapping):
-            data = {"reduction": "mean", "warnings": (), **data}
+            data = {"reduction": "mean", "batch_tensors": 0, "sample_tensors": 0, "warnings": (), **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
@@ -184,6 +189,14 @@ def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[st
 def _batches_kept(data: LoaderParts, rows: int) -> str | None:
     # Samples of unequal sizes make batches of one without anyone noticing.
     return data.batches_kept or (stacking_refusal(data) if rows == 1 and data.samples != 1 else None)
+
+
+def _tensor_counts(batch: Any, rows: int) -> dict[str, Any]:
+    tensors = list(batch_tensors(batch))
+    stacked = any(tensor.ndim and tensor.shape[0] == rows for tensor in tensors)
+    if stacked or len(tensors) < rows:
+        return {"batch_tensors": len(tensors), "sample_tensors": 0}
+    return {"batch_tensors": 0, "sample_tensors": math.ceil(len(tensors) / max(1, rows))}
 
 
 def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -268,6 +281,7 @@ def _caller(data: LoaderParts) -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "start_method": start_method(data),
+        "sharing_strategy": torch.multiprocessing.get_sharing_strategy(),  # type: ignore[no-untyped-call]
     }
 
 
