@@ -20,6 +20,7 @@ _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about trai
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
 _SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
 _RAM_SHARE = 0.5  # the same for RAM
+_FILES_SHARE = 0.5  # of the files a process may hold open: it has others
 
 
 class Space:
@@ -113,6 +114,8 @@ class Candidates:
         if facts.samples:
             base = min(base, facts.samples) if not facts.loader["given"] else base
         baseline = _baseline(facts, rules, base)
+        if hardware.accelerator is None:
+            baseline = baseline.replace(pin_memory=False)  # torch ignores it there, with a warning each epoch
         effective = baseline.effective_batch_size or base
         dropped = {**_dropped(facts, hardware), **_dropped_by_caller(space, baseline)}
         return cls(
@@ -140,7 +143,12 @@ class Candidates:
                 return f"{name}={value!r} is outside the space you allowed"
         if settings.num_workers > max(self.most_workers, self.baseline.num_workers):
             return f"num_workers: {self.facts.one_worker_only}"
-        return self._batch_refusal(settings) or self._memory_refusal(settings)
+        return self._batch_refusal(settings) or self.limit_refusal(settings)
+
+    def without(self, knob: str, reason: str) -> Candidates:
+        """The same without a knob that turned out not to work."""
+        values = {name: found for name, found in self.values.items() if name != knob}
+        return dataclasses.replace(self, dropped={**self.dropped, knob: reason}, values=values)
 
     def shared(self, settings: Settings, num_workers: int, num_threads: int | None = None) -> Settings:
         """``settings`` with the cores shared out anew, as near to that as the caller's space allows.
@@ -178,6 +186,14 @@ class Candidates:
         ahead = settings.num_workers * ((settings.prefetch_factor or 0) + 1)
         return ahead * (settings.batch_size or 1) * self.facts.sample_bytes
 
+    def loading_files(self, settings: Settings) -> int:
+        """Files that a process holds open for batches under way, where tensors travel as descriptors."""
+        if self.facts.caller.get("sharing_strategy") != "file_descriptor" or not settings.num_workers:
+            return 0
+        tensors = self.facts.batch_tensors + self.facts.sample_tensors * (settings.batch_size or 1)
+        # A worker: two for each tensor not fetched yet. The training process: batches out of turn, about one a worker.
+        return tensors * max(2 * (settings.prefetch_factor or 0), settings.num_workers)
+
     def _batch_refusal(self, settings: Settings) -> str | None:
         effective = settings.effective_batch_size
         if settings.batch_size is None or effective is None:
@@ -190,12 +206,18 @@ class Candidates:
             return f"the effective batch would exceed {self.max_effective_batch_size}"
         return None
 
-    def _memory_refusal(self, settings: Settings) -> str | None:
-        needed = self.loading_bytes(settings)
-        if settings.num_workers and self.limits.shm_bytes is not None and needed > _SHM_SHARE * self.limits.shm_bytes:
-            return f"batches under way ({needed:,} bytes) would fill /dev/shm ({self.limits.shm_bytes:,} bytes free)"
-        if needed > _RAM_SHARE * self.limits.ram_bytes:
-            return f"batches under way ({needed:,} bytes) would fill the memory ({self.limits.ram_bytes:,} bytes free)"
+    def limit_refusal(self, settings: Settings) -> str | None:
+        """Which limit of this machine the batches under way would break, with the remedy; None: none."""
+        needed, limits = self.loading_bytes(settings), self.limits
+        if settings.num_workers and limits.shm_bytes is not None and needed > _SHM_SHARE * limits.shm_bytes:
+            room = f"/dev/shm ({limits.shm_bytes:,} bytes free); give it more (docker run --shm-size=8g)"
+            return f"batches under way ({needed:,} bytes) would fill {room}"
+        if needed > _RAM_SHARE * limits.ram_bytes:
+            return f"batches under way ({needed:,} bytes) would fill the memory ({limits.ram_bytes:,} bytes free)"
+        files = self.loading_files(settings) if limits.open_files is not None else 0
+        if files > _FILES_SHARE * (limits.open_files or 0):
+            remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
+            return f"batches under way ({files:,} open files) would reach the limit of {limits.open_files:,}; {remedy}"
         return None
 
 

@@ -47,7 +47,10 @@ def test_a_locked_effective_batch_admits_only_its_factors() -> None:
 
 
 def test_batches_under_way_must_fit_shared_memory() -> None:
-    """Workers times prefetch times batch times sample is bounded."""
+    """Workers times prefetch times batch times sample is bounded.
+
+    Report: bytedance/Protenix#2.
+    """
     space = candidates()
     assert space.refusal(Settings(batch_size=32).replace(num_workers=2, num_threads=2)) is None
     roomy = Settings(batch_size=256, num_threads=2).replace(num_workers=1000, prefetch_factor=1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.planner.loader_faults import worker_fault
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
 from autotune.planner.shared_stages import compile_last, local_moves, rescue, same_batch
 
@@ -19,7 +20,7 @@ def split_cores(search: Search) -> Moves:
             continue
         start = search.best
         outcome = yield Move(search.candidates.shared(start.settings, num_workers, num_threads))
-        if num_workers and outcome is not None and not rate_of(outcome):
+        if num_workers and outcome is not None and not rate_of(outcome) and worker_fault(outcome) is None:
             workers_pay = False  # far slower already: the data does not take workers well
 
 

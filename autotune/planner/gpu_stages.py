@@ -34,9 +34,11 @@ def early_joint(search: Search) -> Moves:
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
         search.guess = grown
         return
-    outcome = yield Move(usual.replace(precision=start.settings.precision))
+    usual = _with_workers(search, _usual(search, start.settings), _EARLY_SPEEDUP * _compute_rate(search, start))
+    usual = usual.replace(precision=start.settings.precision)  # without a knob that made the first guess fail, too
+    outcome = yield Move(usual)
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
-        search.guess = usual.replace(precision=start.settings.precision)
+        search.guess = usual
 
 
 def grow_compute(search: Search) -> Moves:

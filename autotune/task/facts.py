@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from autotune.errors import ConfigError
-from autotune.task.batches import batch_bytes, batch_rows, batch_signature
+from autotune.task.batches import batch_bytes, batch_rows, batch_signature, batch_tensors
 from autotune.task.fingerprint import task_fingerprint
 from autotune.task.layers import has_channels_last_weights, has_compiled_parts, repeated_blocks
 from autotune.task.loader_parts import LoaderParts
@@ -77,6 +77,10 @@ class Facts:
     """Whether the loss is the mean or the sum over the samples of a batch."""
     one_worker_only: str | None = None
     """Why this stream may have one worker at most; None for map-style data and streams that shard themselves."""
+    batch_tensors: int = 0
+    """Tensors in a batch, whatever its size."""
+    sample_tensors: int = 0
+    """Tensors that each sample adds to a batch, where a collate function leaves samples apart."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
     has_repeated_blocks: bool = False
@@ -142,6 +146,7 @@ class Facts:
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
+            **_tensor_counts(batch, expected or rows),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
             has_repeated_blocks=bool(repeated_blocks(model)),
             has_compiled_parts=has_compiled_parts(model),
@@ -201,6 +206,14 @@ def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[st
 def _batches_kept(data: LoaderParts, rows: int) -> str | None:
     # Samples of unequal sizes make batches of one without anyone noticing.
     return data.batches_kept or (stacking_refusal(data) if rows == 1 and data.samples != 1 else None)
+
+
+def _tensor_counts(batch: Any, rows: int) -> dict[str, Any]:
+    tensors = list(batch_tensors(batch))
+    stacked = any(tensor.ndim and tensor.shape[0] == rows for tensor in tensors)
+    if stacked or len(tensors) < rows:
+        return {"batch_tensors": len(tensors), "sample_tensors": 0}
+    return {"batch_tensors": 0, "sample_tensors": math.ceil(len(tensors) / max(1, rows))}
 
 
 def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -281,6 +294,7 @@ def _caller(data: LoaderParts) -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "start_method": start_method(data),
+        "sharing_strategy": torch.multiprocessing.get_sharing_strategy(),  # type: ignore[no-untyped-call]
     }
 
 

@@ -88,7 +88,10 @@ def test_data_behind_a_lock_gets_one_worker_at_most(tmp_path: Path, monkeypatch:
 
 
 def test_a_cliff_is_not_climbed() -> None:
-    """4 ms a step, 200 ms more above 32 rows: 32 rows at most."""
+    """4 ms a step, 200 ms more above 32 rows: 32 rows at most.
+
+    Reports: microsoft/WSL#11050, derrian-distro/LoRA_Easy_Training_Scripts#267.
+    """
     best, _, _ = answer(lambda: Sleeper(lambda rows: 0.004 + 0.2 * (rows > 32)), _tensors())
     assert best.batch_size is not None
     assert best.batch_size <= 32

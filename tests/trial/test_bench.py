@@ -84,7 +84,10 @@ def test_a_joint_trial_takes_real_steps_of_the_size_it_reports(bench: Any) -> No
 
 
 def test_a_joint_trial_with_workers_measures_whole_rounds(bench: Any) -> None:
-    """Two workers: every raw sample holds two batches, and no worker is left."""
+    """Two workers: every raw sample holds two batches, and no worker is left.
+
+    Report: ultralytics/ultralytics#25024.
+    """
     outcome = _measured(bench(Net(), _dataset(4096)).run(_probe(batch_size=4, num_workers=2)))
     assert {chunk.rows for chunk in outcome.chunks} == {8}
     assert outcome.epoch_turn_s > 0
@@ -140,7 +143,10 @@ def test_an_error_of_the_users_code_comes_through_as_itself(bench: Any) -> None:
 
 
 def test_a_failed_trial_keeps_no_tensor_alive(bench: Any) -> None:
-    """The traceback's frames would hold the failing batch; they are cleared before the next trial."""
+    """The traceback's frames would hold the failing batch; they are cleared before the next trial.
+
+    Reports: pytorch/pytorch#27600, pytorch/pytorch#18853.
+    """
     seen: list[weakref.ref[torch.Tensor]] = []
 
     class Failing(Net):
@@ -270,14 +276,20 @@ def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> N
 
 
 def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:
-    """A trial with one thread leaves the thread count of the process."""
+    """A trial with one thread leaves the thread count of the process.
+
+    Report: kazuto1011/deeplab-pytorch#74.
+    """
     before = torch.get_num_threads()
     _measured(bench(Net(), _dataset()).run(_probe(num_threads=1)))
     assert torch.get_num_threads() == before
 
 
 def test_a_stream_is_measured_without_a_length(bench: Any) -> None:
-    """No epoch length, no sampler: the window's rate is the rate."""
+    """No epoch length, no sampler: the window's rate is the rate.
+
+    Report: Project-MONAI/MONAI#3195.
+    """
 
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
@@ -308,7 +320,10 @@ def test_short_data_is_measured_over_whole_epochs(bench: Any) -> None:
 
 
 def test_ragged_samples_are_the_users_error_with_the_remedy(bench: Any) -> None:
-    """The message names collate_fn, and it is no memory failure."""
+    """The message names collate_fn, and it is no memory failure.
+
+    Report: milesial/Pytorch-UNet#285.
+    """
 
     class Ragged(Dataset[Any]):
         def __len__(self) -> int:
