@@ -470,3 +470,44 @@ def test_there_is_no_line_without_two_readings_and_a_limit() -> None:
     """One reading, or none that can be compared with anything, is no line."""
     assert Line.through([tried(10, 110), tried(30, None)]) is None
     assert Line.through([tried(10, 110, None), tried(30, 300, None)]) is None
+
+
+@pytest.mark.parametrize("more", [1.0, 1.05], ids=["alike", "five steps take more"])
+@pytest.mark.parametrize("fixed", [0.3, 0.6, 0.85, 0.93])
+def test_a_size_that_leaves_the_margin_is_found_where_little_room_is_left(fixed: float, more: float) -> None:
+    """Most of the memory is the model's own; the activations of five steps may take 5 % more than those of two."""
+    for room in (150, 1300):
+        taken = {"steps": 2}
+
+        def bytes_of(rows: int, room: int = room, taken: dict[str, int] = taken) -> int:
+            return int(LIMIT * (fixed + (1 - fixed) * rows / room * (more if taken["steps"] > 2 else 1)))
+
+        def fate(probe: Probe, rows: int, taken: dict[str, int] = taken, bytes_of: Any = bytes_of) -> Outcome | None:
+            taken["steps"] = probe.steps or 2
+            return no_memory(probe) if bytes_of(rows) > LIMIT else None
+
+        fake = Fake(fate, memory=bytes_of)
+        found = find_largest(fake.run, Settings(), cap=10**6, cap_reason="", clock=fake.clock)
+        best = (0.95 - fixed) / (1 - fixed) * room / more
+        assert 0.4 * best <= found.batch_size <= best
+
+
+def test_a_margin_that_no_size_leaves_is_named() -> None:
+    """97 % of the memory is taken whatever the batch: sizes do train, and the error says what they lack."""
+    fake = Fake(memory=lambda rows: int(0.97 * LIMIT) + 1000 * rows)
+    with pytest.raises(DoesNotFitError, match=r"A batch of 1 runs, but memory_margin=0\.05 is not left: 970,001,000"):
+        find_largest(fake.run, Settings(), cap=8, cap_reason="", clock=fake.clock)
+
+
+def test_sizes_that_ran_are_fallen_back_on() -> None:
+    """Only multiples of four are accepted (groups, ghost batch norm): one of those that ran is returned."""
+
+    def fate(probe: Probe, rows: int) -> Outcome | None:
+        if rows % 4:
+            return Rejected(kind="compute", settings=probe.settings, phase="step", reason="not a multiple of 4")
+        return no_memory(probe) if rows > 300 else None
+
+    fake = Fake(fate)
+    found = find_largest(fake.run, Settings(), cap=10**6, cap_reason="", clock=fake.clock)
+    assert found.batch_size % 4 == 0
+    assert found.batch_size >= 32

@@ -189,7 +189,7 @@ class _Search:
             fresh = line is not None and line.rises and not self._runs.judge.on_accelerator
             self._runs.take(size, steps=max(_BRACKET_STEPS, self._runs.least_steps), fresh=fresh)
         if largest is None:
-            raise self._nothing()
+            raise self._nothing(0.0)
         self.reason = self.reason or self._bound(largest)
         return largest
 
@@ -208,11 +208,32 @@ class _Search:
                 largest = self.bracketed()
                 size = self._reduced(largest, margin)
                 continue
-            line = self._line if final.fits else None
-            size = min(size - 1, line.size_at(1 - margin - _SAFETY) if line else math.floor(factor * size))
-            if size < 1:
+            if size == 1:
                 break
-        raise self._nothing()
+            size = self._smaller(final, margin, factor)
+        raise self._nothing(margin)
+
+    def _smaller(self, final: SizeTried, margin: float, factor: float) -> int:
+        """The next size for a final run that failed or did not leave the margin: 1 at least, below this one."""
+        size = final.size
+        if not final.fits:
+            proven = [one.size for one in self._runs.tried if one.fits and one.size < size]
+            return max(proven) if proven and not final.memory else max(1, math.floor(factor * size))
+        slope = self._bytes_per_row(final)
+        if slope is None or final.peak_bytes is None or not final.limit_bytes:
+            return max(1, math.floor(factor * size))
+        excess_bytes = final.peak_bytes - (1 - margin - _SAFETY) * final.limit_bytes
+        return max(1, min(size - 1, size - math.ceil(excess_bytes / slope)))
+
+    def _bytes_per_row(self, final: SizeTried) -> float | None:
+        """From a run of as many steps, since later steps may take more; else from the smallest size of all."""
+        read = [one for one in self._runs.tried if one.fits and one.peak_bytes is not None and one.size != final.size]
+        alike = [one for one in read if one.steps == final.steps] or read
+        other = min(alike, key=lambda one: one.size, default=None)
+        if other is None or other.peak_bytes is None or final.peak_bytes is None:
+            return None
+        slope = (final.peak_bytes - other.peak_bytes) / (final.size - other.size)
+        return slope if slope > 0 else None
 
     def _reduced(self, largest: SizeTried, margin: float) -> int:
         """With the margin taken off, unless it is left anyway because something else than memory is the bound."""
@@ -294,16 +315,30 @@ class _Search:
             return f"memory: batch {largest.size} uses {largest.peak_bytes:,} of {largest.limit_bytes:,} bytes"
         return self._cap_reason if self._cap == self._most else f"the data gives no more than {self._cap} samples"
 
-    def _nothing(self) -> DoesNotFitError | TaskError:
+    def _nothing(self, margin: float) -> DoesNotFitError | TaskError:
+        runs = [one for one in self._runs.tried if one.fits and one.steps >= _FINAL_STEPS]
+        if runs and margin:
+            least = min(runs, key=lambda one: one.size)
+            return DoesNotFitError(
+                f"A batch of {least.size} runs, but memory_margin={margin:g} is not left: {_reading(least)}.",
+                "Lower memory_margin, or use a smaller model or a machine with more memory.",
+            )
         for_memory = [one for one in self._runs.tried if one.memory]
         if for_memory:
-            last = for_memory[-1]
+            last = min(reversed(for_memory), key=lambda one: one.size)
             remedy = "Use a smaller model or smaller samples, or a machine with more memory."
             return DoesNotFitError(f"Not even a batch of {last.size} fits in memory: {last.message}", remedy)
-        first = self._runs.tried[0]
+        failed = [one for one in self._runs.tried if not one.fits]
+        first = (failed or self._runs.tried)[0]
         error = TaskError(f"No batch size trains: {first.message}", "This is not about memory; mend it first.")
         error.__cause__ = RemoteTraceback(first.traceback) if first.traceback else None
         return error
+
+
+def _reading(tried: SizeTried) -> str:
+    if tried.peak_bytes is None or not tried.limit_bytes:
+        return "its peak cannot be read"
+    return f"{tried.peak_bytes:,} of {tried.limit_bytes:,} bytes in use"
 
 
 def _wanted(line: Line, size: int) -> int | None:
