@@ -35,7 +35,9 @@ _PLANNED_SHARE = 0.9
 _OVERRUN = 1.1
 # A lap that takes this many times as long as planned hangs.
 _DEADLINE_LAPS = 10.0
-_SHORTEST_DEADLINE_S = 5.0
+_SHORTEST_DEADLINE_S = 1.0
+# Of the time left, for the first lap of a setting that others wait behind.
+_WARM_UP_SHARE = 0.6
 # Other processes took this many of our cores during a lap: it says little about the settings.
 _OTHERS_CORES = 0.25
 # Rounds that may be added for disturbed ones.
@@ -197,9 +199,8 @@ class _Laps:
         little, a second one shows what a lap costs once the objects are there.
         """
         for shortest_s in (_TARGET_LAP_S, _SHORTEST_LAP_S):
-            for entry in entries:
-                if entry.racing:
-                    self._warm_up(entry)
+            if (late := self._warm_up_all(entries)) is not None:
+                return 0, 0.0, late
             if (undecided := _over(entries)) is not None:
                 return 0, 0.0, undecided
             racing = [entry for entry in entries if entry.racing]
@@ -226,15 +227,27 @@ class _Laps:
             if self.spent_s > self._budget_s * (1.0 if number >= min_rounds else _OVERRUN):
                 return None if number >= min_rounds else f"Time ran out after {number} of {min_rounds} rounds."
             for entry in entries if number % 2 == 0 else entries[::-1]:
-                if entry.racing:
+                if entry.racing and entries[0].failed is None:
                     self._timed_lap(entry, lap_s)
             if (undecided := _over(entries)) is not None:
                 return undecided
             number += 1
         return None
 
-    def _warm_up(self, entry: _Entry) -> None:
-        left_s = self._budget_s - self.spent_s
+    def _warm_up_all(self, entries: list[_Entry]) -> str | None:
+        """Why that was given up: the time was over, or there is nothing to compare with."""
+        waiting = [entry for entry in entries if entry.racing]
+        for number, entry in enumerate(waiting, start=1):
+            left_s = self._budget_s - self.spent_s
+            if left_s <= 0:
+                return f"Not raced: the {max(0.0, self._budget_s):.0f} s left for it did not even start all settings."
+            # One that hangs must not take the time of those after it.
+            self._warm_up(entry, left_s if number == len(waiting) else _WARM_UP_SHARE * left_s)
+            if entries[0].failed is not None:
+                return _over(entries)
+        return None
+
+    def _warm_up(self, entry: _Entry, left_s: float) -> None:
         began = self._clock()
         self._lap(entry, _SHORTEST_LAP_S, deadline_s=left_s)
         entry.overhead_s = max(0.0, self._clock() - began - _SHORTEST_LAP_S)

@@ -20,6 +20,7 @@ _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about trai
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
 _SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
 _RAM_SHARE = 0.5  # the same for RAM
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _FILES_SHARE = 0.5  # of the files a process may hold open: it has others
 
 
@@ -102,6 +103,8 @@ class Candidates:
     facts: Facts
     limits: Limits
     split: bool = False
+    forbidden: Mapping[tuple[str, Any], str] = dataclasses.field(default_factory=dict)
+    """Single values that turned out not to work, each with its reason."""
 
     @classmethod
     def of(cls, facts: Facts, hardware: Hardware, limits: Limits, rules: BatchRules, space: Space) -> Candidates:
@@ -137,6 +140,10 @@ class Candidates:
         if settings == self.baseline:
             return None
         for name, (_, value) in self.baseline.differences(settings).items():
+            if not settings.num_workers and name in _OF_WORKERS:
+                continue  # they follow from there being no workers
+            if (name, value) in self.forbidden:
+                return f"{name}={value!r}: {self.forbidden[name, value]}"
             if name in self.dropped:
                 return f"{name}: {self.dropped[name]}"
             if not self.space.allows(name, value):
@@ -149,6 +156,15 @@ class Candidates:
         """The same without a knob that turned out not to work."""
         values = {name: found for name, found in self.values.items() if name != knob}
         return dataclasses.replace(self, dropped={**self.dropped, knob: reason}, values=values)
+
+    def without_value(self, knob: str, value: object, reason: str) -> Candidates:
+        """The same without one value of a knob; without the knob where no other is left to try."""
+        left = tuple(one for one in self.values.get(knob, ()) if one != value)
+        values = {**self.values, knob: left}
+        dropped = self.dropped if left else {**self.dropped, knob: reason}
+        return dataclasses.replace(
+            self, values=values, dropped=dropped, forbidden={**self.forbidden, (knob, value): reason}
+        )
 
     def shared(self, settings: Settings, num_workers: int, num_threads: int | None = None) -> Settings:
         """``settings`` with the cores shared out anew, as near to that as the caller's space allows.
@@ -170,7 +186,11 @@ class Candidates:
             return shared
         keep = "persistent_workers" not in self.dropped and self.space.allows("persistent_workers", True)
         ahead = self.space.nearest("prefetch_factor", shared.prefetch_factor or 2)
-        return shared.replace(persistent_workers=keep or self.baseline.persistent_workers, prefetch_factor=ahead)
+        return shared.replace(
+            persistent_workers=keep or self.baseline.persistent_workers,
+            prefetch_factor=ahead,
+            multiprocessing_context=self.baseline.multiprocessing_context,
+        )
 
     def with_split_baseline(self, baseline: Settings) -> Candidates:
         """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""

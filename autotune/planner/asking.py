@@ -29,7 +29,9 @@ class Asking:
         start_s: float,
         survives_out_of_memory: bool,
     ) -> None:
-        self._run, self._clock, self._start_s = run, clock, start_s
+        self._run, self._clock = run, clock
+        self.start_s = start_s
+        """What the start of a process takes, as last seen."""
         self._deadly = (Crashed, TimedOut) if survives_out_of_memory else (Crashed, TimedOut, OutOfMemory)
         self._dead = False
 
@@ -39,11 +41,11 @@ class Asking:
         outcome = self._run(probe)
         started_s = self._clock() - began - outcome.cost_s
         if self._dead and started_s > _NOTHING_S:
-            self._start_s = started_s
+            self.start_s = started_s
         self._dead = isinstance(outcome, self._deadly)
         return outcome
 
     @property
     def due_s(self) -> float:
         """Seconds that the next question costs before it is even asked."""
-        return self._start_s if self._dead else 0.0
+        return self.start_s if self._dead else 0.0

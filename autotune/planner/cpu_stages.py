@@ -43,8 +43,8 @@ def grow_batch(search: Search) -> Moves:
         if doubled is None:
             return
         outcome = yield Move(doubled)
-        if not gained(outcome, before.samples_per_s, search.pace.batch_gain):
-            return
+        if not gained(outcome, before.samples_per_s, search.pace.batch_gain) or search.best.settings != doubled:
+            return  # also where it does not leave the memory margin
 
 
 def flags(search: Search) -> Moves:

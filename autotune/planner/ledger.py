@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from autotune.measurement import Measured, Outcome, ProbeKind, TimedOut
+from autotune.measurement import Measured, Outcome, OutOfMemory, ProbeKind, TimedOut
 from autotune.planner.gate import CHANGES_NUMBERS
 from autotune.settings import Settings
 from autotune.space import Candidates
@@ -46,6 +46,18 @@ class Ledger:
     def ban(self, settings: Settings, reason: str) -> None:
         """Takes a measured setting out of the running."""
         self.banned[settings] = reason
+
+    def too_large(self, settings: Settings) -> bool:
+        """Whether no larger a batch ran out of memory under settings that need as much a row, and none so large ran."""
+        trials = [*self.outcomes.values(), *self.parts.values()]
+        alike = [one for one in trials if one.settings.batch_size and _alike(one.settings, settings)]
+        wanted = settings.batch_size or 0
+        full = any(
+            isinstance(one, OutOfMemory) and one.where != "shared memory" and (one.settings.batch_size or 0) <= wanted
+            for one in alike
+        )
+        ran = any(isinstance(one, Measured) and (one.settings.batch_size or 0) >= wanted for one in alike)
+        return full and not ran
 
     def hopeless(self, knob: str, value: object) -> bool:
         """Whether every trial with this value of a knob failed or was cut."""

@@ -7,16 +7,16 @@ Everything measured goes into the study; nothing measured here is returned witho
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import Measured, Outcome, Probe, TimedOut
+from autotune.measurement import Measured, Outcome, Probe
 from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
 from autotune.planner.found import Found
-from autotune.planner.gate import numerics_refusal
+from autotune.planner.gatekeeper import Gatekeeper
 from autotune.planner.gpu_stages import GPU_STAGES
 from autotune.planner.ledger import Ledger
 from autotune.planner.loader_faults import pinning_fault, workers_do_not_run
@@ -29,6 +29,7 @@ from autotune.study import Study
 __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _LIMITED = "Some settings were not tried for lack of room"
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
@@ -73,6 +74,7 @@ class Plan:
         )
         self.warnings: list[str] = []
         self.skipped: dict[str, str] = {}
+        self._gate = Gatekeeper(self)
         self._stopped = "every move of the plan was made, and the last ones gained nothing"
 
     def search(self) -> Found:
@@ -125,7 +127,22 @@ class Plan:
 
     def rebase(self, baseline: Settings) -> None:
         """Takes another baseline: the one given does not fit."""
+        tried = self.ledger
         self._begin(self.candidates.with_split_baseline(baseline))
+        self.ledger.outcomes.update(tried.outcomes)
+
+    def forbid(self, knob: str, value: object, reason: str) -> None:
+        """Takes one value of a knob out of the search, and out of what was measured with it."""
+        self.candidates = self.candidates.without_value(knob, value, reason)
+        for settings in self.ledger.outcomes:
+            if getattr(settings, knob) == value:
+                self.ledger.ban(settings, reason)
+        if getattr(self.guess, knob) == value:
+            self.guess = self.guess.replace(**{knob: getattr(self.candidates.baseline, knob)})
+
+    def asked(self, probe: Probe) -> Outcome:
+        """The answer to a probe, written down."""
+        return self.record(self.ask(probe))
 
     def record(self, outcome: Outcome) -> Outcome:
         """Writes an outcome down and tells of it."""
@@ -140,8 +157,8 @@ class Plan:
 
     def _begin(self, candidates: Candidates) -> None:
         self.candidates = candidates
+        self.guess: Settings = candidates.baseline
         self.ledger = Ledger(candidates, self._fits, batch_gain=self.pace.batch_gain)
-        self.guess = candidates.baseline
 
     def _drive(self, stage: Stage) -> bool:
         """Makes the moves of ``stage``; False where the time ran out before its end."""
@@ -153,6 +170,7 @@ class Plan:
                 if self.left_s() < self._cost_s(move):
                     return False
                 answer = self._made(move)
+                self._gate.check_precision(answer)
                 move = moves.send(answer)
         except StopIteration:
             return True
@@ -165,7 +183,9 @@ class Plan:
         if self.candidates.refusal(asked):
             self._say_limits(asked)
             return None
-        return self.record(self.ask(self._probe(move, settings)))
+        if move.kind != "loader" and self.ledger.too_large(settings):
+            return None
+        return self.asked(self._probe(move, settings))
 
     def _drop_what_failed(self, outcome: Outcome) -> None:
         """Takes knobs of the loader out of the search that can only fail again."""
@@ -191,7 +211,7 @@ class Plan:
     def _with_own_loader(self, settings: Settings) -> Settings:
         """Loader and compute probes stand for joint settings: their own worker count is no change to judge."""
         own = self.candidates.baseline
-        changes = {name: getattr(own, name) for name in ("num_workers", "prefetch_factor", "persistent_workers")}
+        changes = {name: getattr(own, name) for name in ("num_workers", *_OF_WORKERS)}
         return settings.replace(**changes)
 
     def _probe(self, move: Move, settings: Settings) -> Probe:
@@ -201,15 +221,19 @@ class Plan:
             kind=move.kind,
             settings=settings,
             window_s=self.pace.part_window_s if part else self.pace.window_s,
-            deadline_s=self.deadline_s(move.cap_s or self.pace.trial_cap_s),
+            deadline_s=self._deadline_s(move),
             cut_below_samples_per_s=cut_below,
             seed=self.seed,
         )
 
-    def deadline_s(self, cap_s: float) -> float:
-        """Longest a probe may take: its cap, but not much beyond the budget either."""
-        left = self.until_end_s() + (_SLACK - 1) * self.budget_s
-        return max(_LEAST_TRIAL_S, min(cap_s, left))
+    def _deadline_s(self, move: Move) -> float:
+        """Longest a trial may take: killing one that hangs must leave the race its time and a new process.
+
+        Twice what the last of its kind took in any case, for a kill costs more than a late answer.
+        """
+        in_budget_s = self.until_end_s() + (_SLACK - 1) * self.budget_s
+        spare_s = max(self.left_s() - self.ask.start_s, 2 * self._cost_s(move))
+        return max(_LEAST_TRIAL_S, min(move.cap_s or self.pace.trial_cap_s, in_budget_s, spare_s))
 
     def _cut_below(self, move: Move) -> float | None:
         if move.kind == "joint":
@@ -228,36 +252,10 @@ class Plan:
     def _finalists(self) -> tuple[Measured, ...]:
         finalists: list[Measured] = []
         for same_batch in (False, True):
-            winner = self._gated(same_batch)
+            winner = self._gate.winner(same_batch=same_batch)
             if winner is not None and winner.settings not in [one.settings for one in finalists]:
                 finalists.append(winner)
         return tuple(finalists)
-
-    def _gated(self, same_batch: bool) -> Measured | None:
-        """The fastest setting whose numbers hold; None if that is the baseline."""
-        baseline = self.candidates.baseline
-        for measured in self.ledger.ranked(same_batch=same_batch):
-            if measured.settings == baseline:
-                return None
-            # Half of what is left at most: however many comparisons hang, the budget holds.
-            deadline_s = min(self.pace.trial_cap_s, self.until_end_s() / 2)
-            refusal = numerics_refusal(measured.settings, baseline, run=self._numerics, deadline_s=deadline_s)
-            if refusal is None:
-                return measured
-            self.ledger.ban(measured.settings, refusal)
-            if refusal not in self.warnings:
-                self.warnings.append(refusal)
-        return None
-
-    def _numerics(self, probe: Probe) -> Outcome:
-        """Asked once for settings that compute the same numbers; what hung is not asked again in another batch size."""
-        settings = probe.settings.replace(num_workers=0, pin_memory=False)
-        known = self.ledger.parts.get(("numerics", settings)) or self.ledger.hung_comparison(settings)
-        if known is not None:
-            return known
-        if probe.deadline_s < _LEAST_TRIAL_S:
-            return TimedOut(kind="numerics", settings=settings, deadline_s=max(0.0, probe.deadline_s))
-        return self.record(self.ask(replace(probe, settings=settings)))
 
     def _look_at_parts(self) -> None:
         """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""
