@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about trai
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
 _SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
 _RAM_SHARE = 0.5  # the same for RAM
+_FILES_SHARE = 0.5  # of the files a process may hold open: it has others
 
 
 class Space:
@@ -46,6 +48,11 @@ class Space:
         """Whether ``value`` may be tried for knob ``name``."""
         allowed = self._allowed.get(name)
         return allowed is None or any(type(value) is type(one) and value == one for one in allowed)
+
+    def nearest(self, name: str, number: int) -> int:
+        """The allowed number nearest to ``number`` by ratio; ``number`` itself where the knob is free."""
+        allowed = [value for value in self._allowed.get(name, ()) if value is not None]
+        return min(allowed, key=lambda value: abs(math.log2((value + 0.5) / (number + 0.5))), default=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,8 @@ class Candidates:
         if facts.samples:
             base = min(base, facts.samples) if not facts.loader["given"] else base
         baseline = _baseline(facts, rules, base)
+        if hardware.accelerator is None:
+            baseline = baseline.replace(pin_memory=False)  # torch ignores it there, with a warning each epoch
         effective = baseline.effective_batch_size or base
         dropped = {**_dropped(facts, hardware), **_dropped_by_caller(space, baseline)}
         return cls(
@@ -134,7 +143,34 @@ class Candidates:
                 return f"{name}={value!r} is outside the space you allowed"
         if settings.num_workers > max(self.most_workers, self.baseline.num_workers):
             return f"num_workers: {self.facts.one_worker_only}"
-        return self._batch_refusal(settings) or self._memory_refusal(settings)
+        return self._batch_refusal(settings) or self.limit_refusal(settings)
+
+    def without(self, knob: str, reason: str) -> Candidates:
+        """The same without a knob that turned out not to work."""
+        values = {name: found for name, found in self.values.items() if name != knob}
+        return dataclasses.replace(self, dropped={**self.dropped, knob: reason}, values=values)
+
+    def shared(self, settings: Settings, num_workers: int, num_threads: int | None = None) -> Settings:
+        """``settings`` with the cores shared out anew, as near to that as the caller's space allows.
+
+        Workers are kept between epochs wherever that may be: starting them anew can cost more than a short epoch.
+
+        Args:
+            settings: The rest.
+            num_workers: Wanted loader workers.
+            num_threads: Wanted intra-op threads; None: as in ``settings``.
+        """
+        changes: dict[str, Any] = {}
+        if num_threads is not None and "num_threads" not in self.dropped:
+            changes["num_threads"] = self.space.nearest("num_threads", num_threads)
+        if "num_workers" not in self.dropped:
+            changes["num_workers"] = self.space.nearest("num_workers", min(num_workers, self.most_workers))
+        shared = settings.replace(**changes)
+        if not shared.num_workers or "num_workers" not in changes:
+            return shared
+        keep = "persistent_workers" not in self.dropped and self.space.allows("persistent_workers", True)
+        ahead = self.space.nearest("prefetch_factor", shared.prefetch_factor or 2)
+        return shared.replace(persistent_workers=keep or self.baseline.persistent_workers, prefetch_factor=ahead)
 
     def with_split_baseline(self, baseline: Settings) -> Candidates:
         """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""
@@ -150,6 +186,14 @@ class Candidates:
         ahead = settings.num_workers * ((settings.prefetch_factor or 0) + 1)
         return ahead * (settings.batch_size or 1) * self.facts.sample_bytes
 
+    def loading_files(self, settings: Settings) -> int:
+        """Files that a process holds open for batches under way, where tensors travel as descriptors."""
+        if self.facts.caller.get("sharing_strategy") != "file_descriptor" or not settings.num_workers:
+            return 0
+        tensors = self.facts.batch_tensors + self.facts.sample_tensors * (settings.batch_size or 1)
+        # A worker: two for each tensor not fetched yet. The training process: batches out of turn, about one a worker.
+        return tensors * max(2 * (settings.prefetch_factor or 0), settings.num_workers)
+
     def _batch_refusal(self, settings: Settings) -> str | None:
         effective = settings.effective_batch_size
         if settings.batch_size is None or effective is None:
@@ -162,12 +206,18 @@ class Candidates:
             return f"the effective batch would exceed {self.max_effective_batch_size}"
         return None
 
-    def _memory_refusal(self, settings: Settings) -> str | None:
-        needed = self.loading_bytes(settings)
-        if settings.num_workers and self.limits.shm_bytes is not None and needed > _SHM_SHARE * self.limits.shm_bytes:
-            return f"batches under way ({needed:,} bytes) would fill /dev/shm ({self.limits.shm_bytes:,} bytes free)"
-        if needed > _RAM_SHARE * self.limits.ram_bytes:
-            return f"batches under way ({needed:,} bytes) would fill the memory ({self.limits.ram_bytes:,} bytes free)"
+    def limit_refusal(self, settings: Settings) -> str | None:
+        """Which limit of this machine the batches under way would break, with the remedy; None: none."""
+        needed, limits = self.loading_bytes(settings), self.limits
+        if settings.num_workers and limits.shm_bytes is not None and needed > _SHM_SHARE * limits.shm_bytes:
+            room = f"/dev/shm ({limits.shm_bytes:,} bytes free); give it more (docker run --shm-size=8g)"
+            return f"batches under way ({needed:,} bytes) would fill {room}"
+        if needed > _RAM_SHARE * limits.ram_bytes:
+            return f"batches under way ({needed:,} bytes) would fill the memory ({limits.ram_bytes:,} bytes free)"
+        files = self.loading_files(settings) if limits.open_files is not None else 0
+        if files > _FILES_SHARE * (limits.open_files or 0):
+            remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
+            return f"batches under way ({files:,} open files) would reach the limit of {limits.open_files:,}; {remedy}"
         return None
 
 
@@ -231,16 +281,28 @@ def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
         "gradient_accumulation_steps": None,
         "num_workers": facts.workers_refused or _stream_reason(facts),
         "pin_memory": None if accelerator else "no accelerator to copy to",
+        "persistent_workers": _persistence_reason(facts),
         "multiprocessing_context": "kept as it is",
         "channels_last": None if facts.has_conv_4d else "no 4-D convolution weights",
         "compile_mode": _compile_reason(hardware, facts),
-        "compile_scope": _compile_reason(hardware, facts),
+        "compile_scope": _compile_reason(hardware, facts) or _blocks_reason(facts),
+        "activation_checkpointing": _blocks_reason(facts),
         "cudnn_benchmark": _cudnn_reason(_cuda(hardware), facts),
         "optimizer_implementation": _optimizer_reason(facts),
         "num_threads": "one usable core" if hardware.cores == 1 else None,
         "precision": None if _precisions(facts, hardware) else _precision_reason(facts),
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _persistence_reason(facts: Facts) -> str | None:
+    if facts.has_set_epoch:
+        return "the dataset's set_epoch() would not reach workers that are kept between epochs"
+    return None
+
+
+def _blocks_reason(facts: Facts) -> str | None:
+    return None if facts.has_repeated_blocks else "the model has no blocks that occur more than once"
 
 
 def _dropped_by_caller(space: Space, baseline: Settings) -> dict[str, str]:
@@ -299,6 +361,8 @@ def _cuda(hardware: Hardware) -> bool:
 def _compile_reason(hardware: Hardware, facts: Facts) -> str | None:
     if not hardware.has_compiler:
         return "no C++ compiler for torch.compile to use"
+    if facts.has_compiled_parts:
+        return "parts of the model are results of torch.compile already"
     if facts.batches_kept:
         return "the user's own batches may differ in size, and each size would be compiled anew"
     return None

@@ -149,7 +149,11 @@ def isolated() -> SimpleNamespace:
 
 @pytest.mark.slow
 def test_isolated_call_changes_nothing(isolated: SimpleNamespace) -> None:
-    """Tensors, moments, schedule, modes, random states and switches are what they were; nothing is left behind."""
+    """Tensors, moments, schedule, modes, random states and switches are what they were; nothing is left behind.
+
+    Reports: Lightning-AI/pytorch-lightning#6675, Lightning-AI/pytorch-lightning#15603, fastai/fastai#3185,
+    ultralytics/ultralytics#25024.
+    """
     assert changes(isolated.before, isolated.after) == []
     assert isolated.places_after == isolated.places
 
@@ -163,7 +167,10 @@ def test_answer_was_proven(isolated: SimpleNamespace) -> None:
 
 @pytest.mark.slow
 def test_loader_keeps_what_the_caller_chose(isolated: SimpleNamespace) -> None:
-    """Sampler, collate function and generator of the caller's DataLoader are those of the tuned one."""
+    """Sampler, collate function and generator of the caller's DataLoader are those of the tuned one.
+
+    Report: Lightning-AI/pytorch-lightning#14212.
+    """
     loader, own = isolated.tuned.dataloader(), isolated.mine.loader
     assert type(loader) is DataLoader
     assert loader.dataset is own.dataset
@@ -215,7 +222,10 @@ def test_saved_config_trains_with_its_task(isolated: SimpleNamespace, tmp_path: 
 
 
 def test_call_in_this_process_changes_nothing(hasty: None) -> None:
-    """Without isolation, the same holds after training the caller's own model, down to each tensor's memory."""
+    """Without isolation, the same holds after training the caller's own model, down to each tensor's memory.
+
+    Reports: Lightning-AI/pytorch-lightning#6675, fastai/fastai#3185.
+    """
     with nothing_left_behind(), unusual_switches():
         mine = in_mid_training()
         before, places = state(mine), places_of(mine.model, mine.optimizer)
@@ -230,7 +240,10 @@ def test_call_in_this_process_changes_nothing(hasty: None) -> None:
 
 
 def test_failed_call_in_this_process_changes_nothing() -> None:
-    """A task that turns out not to train is told, and everything is as before."""
+    """A task that turns out not to train is told, and everything is as before.
+
+    Report: Lightning-AI/pytorch-lightning#3260.
+    """
     with nothing_left_behind(), unusual_switches():
         mine = in_mid_training()
         mine.loss_fn = nn.NLLLoss(weight=torch.ones(7))  # for seven classes; the model has two
@@ -326,7 +339,7 @@ def test_limits_hold_and_a_second_call_continues_the_study(hasty: None, tmp_path
     """No trial leaves the locked effective batch or the caller's space; the next call adds to the study in the file."""
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     limits: dict[str, Any] = {"space": Space(num_workers=[0], precision=["fp32"]), "study_name": "mine"}
-    kept = {"effective_batch_size": "keep", "max_batch_size": 24, "time_budget_s": 12}  # 48 has to be accumulated
+    kept = {"effective_batch_size": "keep", "max_batch_size": 24, "time_budget_s": 20}  # 48 has to be accumulated
     locked = {"effective_batch_size": 48, "time_budget_s": 6, "isolate": False}
     sizes = []
     for batch_size, options in ((48, kept), (12, locked)):

@@ -84,7 +84,10 @@ def two_dangers() -> Space:
 
 @pytest.mark.timeout(180)
 def test_workers_that_never_answer_and_batches_that_crash_or_hang(hasty: None) -> None:
-    """Hanging workers, a segmentation fault and a hanging step cost their trials and nothing else."""
+    """Hanging workers, a segmentation fault and a hanging step cost their trials and nothing else.
+
+    Report: pytorch/pytorch#51344.
+    """
     model = Mortal({32: hang, 64: segfault})
     tuned, trials = tuned_with(model, Rows(in_worker=hang), space=two_dangers(), time_budget_s=60)
     seen = fates(trials)
@@ -97,7 +100,10 @@ def test_workers_that_never_answer_and_batches_that_crash_or_hang(hasty: None) -
 
 @pytest.mark.timeout(180)
 def test_killed_workers_and_batches_that_end_the_process(hasty: None) -> None:
-    """SIGKILL of a worker, SIGKILL of the whole process and os._exit cost their trials; the next call tunes."""
+    """SIGKILL of a worker, SIGKILL of the whole process and os._exit cost their trials; the next call tunes.
+
+    Report: pytorch/pytorch#8976.
+    """
     model = Mortal({32: exit_with_3, 64: kill})
     tuned, trials = tuned_with(model, Rows(in_worker=kill), space=two_dangers(), time_budget_s=60)
     seen = fates(trials)

@@ -65,7 +65,10 @@ def in_process(model: Any, dataset: Any = None, **arguments: Any) -> LargestBatc
 
 @pytest.mark.parametrize("limit", [1, 2, 32, 37])
 def test_the_largest_size_that_fits_is_found(limit: int) -> None:
-    """Out of memory above 1, 2, 32 and 37 rows: exactly these, each really run forward and backward."""
+    """Out of memory above 1, 2, 32 and 37 rows: exactly these, each really run forward and backward.
+
+    Reports: Lightning-AI/pytorch-lightning#13851, deepspeedai/DeepSpeed#2160.
+    """
     net = Net(limit)
     result = in_process(net)
     assert result.batch_size == limit
@@ -76,14 +79,20 @@ def test_the_largest_size_that_fits_is_found(limit: int) -> None:
 
 
 def test_errors_without_a_message_are_memory_too() -> None:
-    """torch.OutOfMemoryError() and one with a number in place of text, and a C++ allocator's."""
+    """torch.OutOfMemoryError() and one with a number in place of text, and a C++ allocator's.
+
+    Reports: ultralytics/ultralytics#3827, NVIDIA/MinkowskiEngine#359.
+    """
     for error in (torch.OutOfMemoryError, lambda: torch.OutOfMemoryError(7), lambda: MemoryError("std::bad_alloc")):
         assert in_process(Net(16, error)).batch_size == 16
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
 def test_the_data_bounds_the_size(count: int) -> None:
-    """Everything fits: all samples, no more, and the reason says so."""
+    """Everything fits: all samples, no more, and the reason says so.
+
+    Reports: Lightning-AI/pytorch-lightning#3259, ludwig-ai/ludwig#3481.
+    """
     net = Net()
     result = in_process(net, rows(count))
     assert result.batch_size == count == max(net.rows)
@@ -91,7 +100,10 @@ def test_the_data_bounds_the_size(count: int) -> None:
 
 
 def test_max_batch_size_bounds_the_size() -> None:
-    """The caller's bound is kept, also by what is only looked at."""
+    """The caller's bound is kept, also by what is only looked at.
+
+    Report: Lightning-AI/pytorch-lightning#20364.
+    """
     net = Net()
     result = in_process(net, max_batch_size=50)
     assert result.batch_size == 50 == max(net.rows)
@@ -99,7 +111,10 @@ def test_max_batch_size_bounds_the_size() -> None:
 
 
 def test_a_refusal_of_the_backend_is_recorded_as_not_memory() -> None:
-    """cuDNN's NOT_SUPPORTED above 24 rows: at most 24, and why."""
+    """cuDNN's NOT_SUPPORTED above 24 rows: at most 24, and why.
+
+    Report: pytorch/pytorch#1059.
+    """
     result = in_process(Net(24, lambda: RuntimeError("CUDNN_STATUS_NOT_SUPPORTED")))
     assert result.batch_size == 24
     assert result.reason.startswith("not memory: batch 25 fails: RuntimeError: CUDNN_STATUS_NOT_SUPPORTED")
@@ -107,7 +122,10 @@ def test_a_refusal_of_the_backend_is_recorded_as_not_memory() -> None:
 
 
 def test_nothing_fits_is_an_error_that_quotes_the_failure() -> None:
-    """Not one row: no default, and the weights are as they were."""
+    """Not one row: no default, and the weights are as they were.
+
+    Reports: huggingface/accelerate#332, ultralytics/ultralytics#25739.
+    """
     net = Net(0, lambda: torch.OutOfMemoryError("tried to allocate 8 GiB"))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with pytest.raises(DoesNotFitError, match=r"fits in memory.* tried to allocate 8 GiB"):
@@ -130,7 +148,10 @@ def test_an_error_at_every_size_comes_through_with_its_traceback() -> None:
 
 
 def test_nothing_of_the_callers_changes() -> None:
-    """Weights, gradients, mode and the optimizer's state are as they were; twice gives the same."""
+    """Weights, gradients, mode and the optimizer's state are as they were; twice gives the same.
+
+    Reports: Lightning-AI/pytorch-lightning#6675, Lightning-AI/pytorch-lightning#9672, fastai/fastai#3185.
+    """
     net = Net(37)
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.randn(4, 8)).sum().backward()
@@ -146,7 +167,10 @@ def test_nothing_of_the_callers_changes() -> None:
 
 
 def test_sizes_that_failed_leave_no_tensors() -> None:
-    """The failing batch and its activations are gone, and nothing adds up over searches."""
+    """The failing batch and its activations are gone, and nothing adds up over searches.
+
+    Report: pykeen/pykeen#151.
+    """
     in_process(Net(37))
     gc.collect()
     before = sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
@@ -204,7 +228,10 @@ def test_each_size_is_told() -> None:
 
 
 def test_data_in_memory_bounds_the_size() -> None:
-    """Rows of 1 MB and 64 MB of RAM: 32 rows at most, and less with workers that load ahead."""
+    """Rows of 1 MB and 64 MB of RAM: 32 rows at most, and less with workers that load ahead.
+
+    Reports: ludwig-ai/ludwig#2455, Lightning-AI/pytorch-lightning#11295.
+    """
     facts: Any = type("Facts", (), {"sample_bytes": 10**6, "samples": 10**6})
     limits = Limits(ram_bytes=64 * 10**6, shm_bytes=None, open_files=None)
     size, reason = _cap(facts, Settings(), limits, None, on_cpu=True)
@@ -216,7 +243,10 @@ def test_data_in_memory_bounds_the_size() -> None:
 
 
 def test_cpus_are_not_asked_for_absurd_sizes() -> None:
-    """A million tiny rows: a default ceiling that the caller can lift."""
+    """A million tiny rows: a default ceiling that the caller can lift.
+
+    Report: Lightning-AI/pytorch-lightning#20364.
+    """
     facts: Any = type("Facts", (), {"sample_bytes": 4, "samples": 10**6})
     limits = Limits(ram_bytes=2**34, shm_bytes=None, open_files=None)
     size, reason = _cap(facts, Settings(), limits, None, on_cpu=True)
@@ -238,7 +268,10 @@ class Wide(nn.Module):
 
 @pytest.mark.slow
 def test_real_memory_is_filled_as_far_as_the_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process with 1.3 GB: found by a line, run again in a fresh process, within the margin of what there is."""
+    """In a process with 1.3 GB: found by a line, run again in a fresh process, within the margin of what there is.
+
+    Report: ludwig-ai/ludwig#3958.
+    """
     hardware = dataclasses.replace(HOST, ram_available_bytes=1_500_000_000)
     result = largest_batch(
         Wide(),
@@ -268,7 +301,10 @@ class Heavy(Dataset[Any]):
 
 
 def test_heavy_rows_stay_within_memory() -> None:
-    """The batch itself is what fills 400 MB: half of that is offered to it."""
+    """The batch itself is what fills 400 MB: half of that is offered to it.
+
+    Report: ludwig-ai/ludwig#2455.
+    """
     hardware = dataclasses.replace(HOST, ram_available_bytes=400_000_000)
     model = nn.Sequential(nn.Flatten(), nn.Linear(250_000, 2))
     result = in_process(model, Heavy(), hardware=hardware, max_batch_size=64)

@@ -96,19 +96,28 @@ def found(fake: Fake, *, cap: int = 8192, margin: float = 0.0, **more: Any) -> L
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 32, 37, 90, 777, 5000])
 def test_the_very_largest_size_is_found_where_memory_cannot_be_read(limit: int) -> None:
-    """Without readings, failures alone lead to the last size that works."""
+    """Without readings, failures alone lead to the last size that works.
+
+    Report: deepspeedai/DeepSpeed#2160.
+    """
     assert found(Fake(full_above(limit))).batch_size == limit
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 32, 37, 90, 777, 5000])
 @pytest.mark.parametrize("memory", [lambda rows: 10**7, lambda rows: 10**7 + 10**6 * (rows * 7919 % 13)])
 def test_readings_that_say_nothing_do_not_mislead(limit: int, memory: Callable[[int], int]) -> None:
-    """Constant readings, and readings that rise and fall, give the size that failures give."""
+    """Constant readings, and readings that rise and fall, give the size that failures give.
+
+    Reports: ultralytics/yolov5#9156, ultralytics/yolov5#9287.
+    """
     assert found(Fake(full_above(limit), memory=memory)).batch_size == limit
 
 
 def test_falling_readings_do_not_mislead() -> None:
-    """Memory that shrinks as the batch grows is no reason for an absurd size."""
+    """Memory that shrinks as the batch grows is no reason for an absurd size.
+
+    Report: ultralytics/yolov5#9287.
+    """
     fake = Fake(full_above(40), memory=lambda rows: 4 * 10**8 - 10**6 * min(rows, 300))
     assert found(fake).batch_size == 40
 
@@ -162,7 +171,10 @@ def test_ripples_and_jumps_cost_little() -> None:
 
 
 def test_a_start_that_is_too_large_leads_downwards() -> None:
-    """Start at 512 where 20 is the most: no error, and exactly 20."""
+    """Start at 512 where 20 is the most: no error, and exactly 20.
+
+    Report: Lightning-AI/pytorch-lightning#3103.
+    """
     result = found(Fake(full_above(20)), start=512)
     assert result.batch_size == 20
     assert result.out_of_memory_probes >= 1
@@ -190,7 +202,10 @@ def test_one_row_that_fails_leaves_what_little_more_is_left(cap: int) -> None:
 def test_a_size_that_fails_between_sizes_that_work_is_no_ceiling(
     fail: Callable[[Probe], Outcome], memory: Callable[[int], int | None]
 ) -> None:
-    """32 alone fails: larger sizes are found, and 32 is not returned."""
+    """32 alone fails: larger sizes are found, and 32 is not returned.
+
+    Report: mlcommons/algorithmic-efficiency#185.
+    """
     fake = Fake(lambda probe, rows: fail(probe) if rows == 32 else None, memory=memory)
     assert found(fake, cap=512).batch_size > 48
 
@@ -202,7 +217,10 @@ def test_the_odd_size_is_not_returned_when_the_margin_leads_to_it() -> None:
 
 
 def test_a_backends_limit_caps_the_batch_and_is_not_called_memory() -> None:
-    """cuDNN refuses more than 24 rows: 24, and the reason quotes it as not memory."""
+    """cuDNN refuses more than 24 rows: 24, and the reason quotes it as not memory.
+
+    Report: pytorch/pytorch#1059.
+    """
     refusal = "RuntimeError: CUDNN_STATUS_NOT_SUPPORTED"
     fake = Fake(lambda probe, rows: rejected(probe, refusal, size_limit=True) if rows > 24 else None)
     result = found(fake)
@@ -231,7 +249,10 @@ def test_a_task_that_fails_at_every_size_is_not_about_memory() -> None:
 
 
 def test_nothing_fits_is_an_error_that_quotes_the_last_failure() -> None:
-    """Not even one row: no default, no number, and the size that was tried last."""
+    """Not even one row: no default, no number, and the size that was tried last.
+
+    Reports: huggingface/accelerate#332, ultralytics/ultralytics#25739.
+    """
     fake = Fake(lambda probe, rows: no_memory(probe, f"cannot hold {rows} rows"))
     with pytest.raises(DoesNotFitError, match="Not even a batch of 1 fits in memory: cannot hold 1 rows"):
         found(fake)
@@ -240,7 +261,10 @@ def test_nothing_fits_is_an_error_that_quotes_the_last_failure() -> None:
 @pytest.mark.parametrize("cap", [1, 2, 3, 100, 4096])
 @pytest.mark.parametrize("memory", [lambda rows: None, lambda rows: 10**7 + 100 * rows])
 def test_what_bounds_the_size_is_the_cap_where_memory_does_not(cap: int, memory: Callable[[int], int | None]) -> None:
-    """All rows fit: the cap, with its reason, and no run beyond it."""
+    """All rows fit: the cap, with its reason, and no run beyond it.
+
+    Report: Lightning-AI/pytorch-lightning#19850.
+    """
     fake = Fake(memory=memory)
     result = found(fake, cap=cap)
     assert result.batch_size == cap == max(fake.sizes)
@@ -272,7 +296,10 @@ def doubled(outcome: Outcome) -> Outcome:
 
 
 def test_the_margin_is_taken_off_the_largest_size() -> None:
-    """100 rows fit: 80 with a margin of 20 %, and 80 itself was run."""
+    """100 rows fit: 80 with a margin of 20 %, and 80 itself was run.
+
+    Report: ludwig-ai/ludwig#3958.
+    """
     assert found(Fake(full_above(100)), margin=0.2).batch_size == 80
     assert found(Fake(full_above(100)), margin=0.0).batch_size == 100
 
@@ -294,13 +321,19 @@ def test_a_cap_is_not_reduced_where_its_peak_leaves_the_margin() -> None:
 
 
 def test_steps_after_the_second_count() -> None:
-    """Memory that the third step needs: the size that passed two steps is not returned."""
+    """Memory that the third step needs: the size that passed two steps is not returned.
+
+    Report: pytorch/pytorch#16655.
+    """
     fake = Fake(lambda probe, rows: no_memory(probe) if rows > (90 if (probe.steps or 0) > 2 else 100) else None)
     assert 85 <= found(fake).batch_size <= 90
 
 
 def test_two_steps_that_tell_nothing_are_not_believed_for_long() -> None:
-    """Everything passes two steps, only 16 rows five: 16, by searching with five."""
+    """Everything passes two steps, only 16 rows five: 16, by searching with five.
+
+    Report: pytorch/pytorch#16655.
+    """
     fake = Fake(lambda probe, rows: no_memory(probe) if rows > 16 and (probe.steps or 0) > 2 else None)
     result = find_largest(fake.run, Settings(), cap=8192, cap_reason="", memory_margin=0.0, clock=fake.clock)
     assert result.batch_size == 16
@@ -323,7 +356,10 @@ def test_an_allocator_that_has_to_make_room_counts_as_full() -> None:
 
 
 def test_a_cliff_in_speed_counts_as_full() -> None:
-    """Above 100 rows a row takes forty times as long, again and again: swapping."""
+    """Above 100 rows a row takes forty times as long, again and again: swapping.
+
+    Reports: microsoft/WSL#11050, derrian-distro/LoRA_Easy_Training_Scripts#267.
+    """
     fake = Fake(s_per_row=lambda rows: 0.04 if rows > 100 else 0.001)
     result = found(fake)
     assert result.batch_size == 100
@@ -386,7 +422,10 @@ def test_time_that_is_over_ends_the_search_with_a_size_that_ran() -> None:
 
 
 def test_bracket_runs_take_two_steps_on_a_batch_in_memory() -> None:
-    """Only the size changes from run to run; the settings are the caller's."""
+    """Only the size changes from run to run; the settings are the caller's.
+
+    Report: pytorch/pytorch#35901.
+    """
     settings = Settings(precision="bf16-mixed", gradient_accumulation_steps=2)
     fake = Fake(full_above(37))
     find_largest(fake.run, settings, cap=100, cap_reason="", clock=fake.clock, seed=5)

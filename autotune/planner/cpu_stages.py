@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.planner.loader_faults import worker_fault
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
 from autotune.planner.shared_stages import compile_last, local_moves, rescue, same_batch
 
@@ -18,8 +19,8 @@ def split_cores(search: Search) -> Moves:
         if num_workers and not workers_pay:
             continue
         start = search.best
-        outcome = yield Move(start.settings.replace(num_workers=num_workers, num_threads=num_threads))
-        if num_workers and outcome is not None and not rate_of(outcome):
+        outcome = yield Move(search.candidates.shared(start.settings, num_workers, num_threads))
+        if num_workers and outcome is not None and not rate_of(outcome) and worker_fault(outcome) is None:
             workers_pay = False  # far slower already: the data does not take workers well
 
 
@@ -73,7 +74,7 @@ def resplit_cores(search: Search) -> Moves:
     cores = search.hardware.cores
     with_workers = [] if _loading_is_nothing(search) else [(cores, 1), (cores, cores), (1, cores), (1, cores - 1)]
     for num_workers, num_threads in (*with_workers, (0, cores), (0, 1)):
-        yield Move(start.replace(num_workers=num_workers, num_threads=max(1, num_threads)))
+        yield Move(search.candidates.shared(start, num_workers, max(1, num_threads)))
 
 
 CPU_STAGES: tuple[Stage, ...] = (

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
 from autotune.measurement import Measured, Outcome, Probe, TimedOut
+from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
 from autotune.planner.found import Found
 from autotune.planner.gate import numerics_refusal
 from autotune.planner.gpu_stages import GPU_STAGES
 from autotune.planner.ledger import Ledger
+from autotune.planner.loader_faults import pinning_fault, workers_do_not_run
 from autotune.planner.moves import Move, Stage
 from autotune.planner.pace import Pace, race_reserve_s
 from autotune.settings import Settings
@@ -27,6 +29,7 @@ from autotune.study import Study
 __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
+_LIMITED = "Some settings were not tried for lack of room"
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
 
@@ -62,6 +65,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._begin(self.candidates)
+        self.ask = Asking(
+            self.run,
+            self.clock,
+            start_s=self.clock() - self.started_s,
+            survives_out_of_memory=self.hardware.accelerator is not None,
+        )
         self.warnings: list[str] = []
         self.skipped: dict[str, str] = {}
         self._stopped = "every move of the plan was made, and the last ones gained nothing"
@@ -83,6 +92,7 @@ class Plan:
                 break
         finalists = self._finalists()
         self._look_at_parts()
+        self._drop_workers(workers_do_not_run(self._trials))
         return Found(
             baseline=baseline,
             finalists=finalists,
@@ -106,8 +116,8 @@ class Plan:
         return self.until_end_s() - self._reserve_s()
 
     def until_end_s(self) -> float:
-        """Seconds until the budget is used up."""
-        return self.started_s + self.budget_s - self.clock()
+        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used."""
+        return self.started_s + self.budget_s - self.clock() - self.ask.due_s
 
     def stop(self, reason: str) -> None:
         """Notes why the search ended."""
@@ -124,6 +134,8 @@ class Plan:
         self.say(outcome)
         if isinstance(outcome, Measured):
             self.warnings += [text for text in outcome.warnings if text not in self.warnings]
+        elif outcome.settings != self.candidates.baseline:
+            self._drop_what_failed(outcome)
         return outcome
 
     def _begin(self, candidates: Candidates) -> None:
@@ -149,9 +161,32 @@ class Plan:
         settings = move.settings if move.kind != "compute" else move.settings.replace(num_workers=0)
         if self.ledger.tried(move.kind, settings):
             return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
-        if self.candidates.refusal(settings if move.kind == "joint" else self._with_own_loader(settings)):
+        asked = settings if move.kind == "joint" else self._with_own_loader(settings)
+        if self.candidates.refusal(asked):
+            self._say_limits(asked)
             return None
-        return self.record(self.run(self._probe(move, settings)))
+        return self.record(self.ask(self._probe(move, settings)))
+
+    def _drop_what_failed(self, outcome: Outcome) -> None:
+        """Takes knobs of the loader out of the search that can only fail again."""
+        self._drop_workers(workers_do_not_run(self._trials, at_once=True))
+        pinning = pinning_fault(outcome)
+        if pinning is not None and not self.candidates.baseline.pin_memory:
+            self.candidates = self.candidates.without("pin_memory", pinning)
+
+    def _drop_workers(self, reason: str | None) -> None:
+        if reason is not None and not self.candidates.baseline.num_workers:
+            self.candidates = self.candidates.without("num_workers", reason)
+
+    def _say_limits(self, settings: Settings) -> None:
+        """Once: which limit of the machine keeps a setting from being tried."""
+        limit = self.candidates.limit_refusal(settings)
+        if limit is not None and not any(text.startswith(_LIMITED) for text in self.warnings):
+            self.warnings.append(f"{_LIMITED} ({settings.num_workers} workers, batch {settings.batch_size}): {limit}")
+
+    @property
+    def _trials(self) -> list[Outcome]:
+        return [*self.ledger.outcomes.values(), *self.ledger.parts.values()]
 
     def _with_own_loader(self, settings: Settings) -> Settings:
         """Loader and compute probes stand for joint settings: their own worker count is no change to judge."""
@@ -222,7 +257,7 @@ class Plan:
             return known
         if probe.deadline_s < _LEAST_TRIAL_S:
             return TimedOut(kind="numerics", settings=settings, deadline_s=max(0.0, probe.deadline_s))
-        return self.record(self.run(replace(probe, settings=settings)))
+        return self.record(self.ask(replace(probe, settings=settings)))
 
     def _look_at_parts(self) -> None:
         """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
 from autotune.errors import ConfigError
-from autotune.task.batches import batch_bytes, batch_rows, batch_signature
+from autotune.task.batches import batch_bytes, batch_rows, batch_signature, batch_tensors
 from autotune.task.fingerprint import task_fingerprint
+from autotune.task.layers import has_channels_last_weights, has_compiled_parts, repeated_blocks
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
@@ -77,8 +77,18 @@ class Facts:
     """Whether the loss is the mean or the sum over the samples of a batch."""
     one_worker_only: str | None = None
     """Why this stream may have one worker at most; None for map-style data and streams that shard themselves."""
+    batch_tensors: int = 0
+    """Tensors in a batch, whatever its size."""
+    sample_tensors: int = 0
+    """Tensors that each sample adds to a batch, where a collate function leaves samples apart."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
+    has_repeated_blocks: bool = False
+    """Blocks that occur more than once: they can be compiled, and their activations recomputed, one by one."""
+    has_compiled_parts: bool = False
+    """Submodules are results of ``torch.compile``."""
+    has_set_epoch: bool = False
+    """The dataset is told of each epoch, which workers kept from one epoch to the next would not hear."""
 
     @classmethod
     def of(
@@ -125,7 +135,7 @@ class Facts:
             parameters=sum(parameter.numel() for parameter in parameters),
             parameter_bytes=sum(parameter.nbytes for parameter in parameters),
             model_dtype=_main_dtype(parameters),
-            has_conv_4d=_has_conv_4d(model),
+            has_conv_4d=has_channels_last_weights(model),
             has_batch_norm=any(isinstance(module, _BatchNorm) for module in model.modules()),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             loss=loss.description,
@@ -136,7 +146,11 @@ class Facts:
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
-            warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            **_tensor_counts(batch, expected or rows),
+            warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            has_repeated_blocks=bool(repeated_blocks(model)),
+            has_compiled_parts=has_compiled_parts(model),
+            has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,7 +173,7 @@ class Facts:
         """
         names = {item.name for item in dataclasses.fields(cls)}
         if isinstance(data, Mapping):
-            data = {"reduction": "mean", "one_worker_only": None, "warnings": (), **data}
+            data = {**_OPTIONAL, **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
@@ -167,6 +181,9 @@ class Facts:
         for name in ("optimizer_implementations", "warnings"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+_OPTIONAL = {item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING}
 
 
 def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:
@@ -189,6 +206,14 @@ def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[st
 def _batches_kept(data: LoaderParts, rows: int) -> str | None:
     # Samples of unequal sizes make batches of one without anyone noticing.
     return data.batches_kept or (stacking_refusal(data) if rows == 1 and data.samples != 1 else None)
+
+
+def _tensor_counts(batch: Any, rows: int) -> dict[str, Any]:
+    tensors = list(batch_tensors(batch))
+    stacked = any(tensor.ndim and tensor.shape[0] == rows for tensor in tensors)
+    if stacked or len(tensors) < rows:
+        return {"batch_tensors": len(tensors), "sample_tensors": 0}
+    return {"batch_tensors": 0, "sample_tensors": math.ceil(len(tensors) / max(1, rows))}
 
 
 def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -215,7 +240,8 @@ def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device
     if "foreach" in accepted and device.type in _FOREACH_DEVICES and not tensor_lr:
         found.append("foreach")
     floating = all(parameter.is_floating_point() for parameter in model.parameters() if parameter.requires_grad)
-    if "fused" in accepted and device.type in _FUSED_DEVICES and floating:
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())  # gradients of embeddings
+    if "fused" in accepted and device.type in _FUSED_DEVICES and floating and not sparse:
         found.append("fused")
     return tuple(found)
 
@@ -259,11 +285,6 @@ def _main_dtype(parameters: list[nn.Parameter]) -> str:
     return max(elements, key=lambda name: elements[name]) if elements else "none"
 
 
-def _has_conv_4d(model: nn.Module) -> bool:
-    dimensions = {module.weight.ndim for module in model.modules() if isinstance(module, _ConvNd)}
-    return 4 in dimensions and 5 not in dimensions
-
-
 def _caller(data: LoaderParts) -> dict[str, Any]:
     return {
         "num_threads": torch.get_num_threads(),
@@ -273,6 +294,7 @@ def _caller(data: LoaderParts) -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "start_method": start_method(data),
+        "sharing_strategy": torch.multiprocessing.get_sharing_strategy(),  # type: ignore[no-untyped-call]
     }
 
 

@@ -92,7 +92,10 @@ LOADER_KNOBS = [
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_every_combination_of_loader_knobs_builds_and_yields_all_samples(settings: Settings) -> None:
-    """Whatever ``Settings`` admits makes a loader that reads each sample once, two epochs running."""
+    """Whatever ``Settings`` admits makes a loader that reads each sample once, two epochs running.
+
+    Reports: AnswerDotAI/ModernBERT#38, deepseek-ai/DeepSpec#40, Lightning-AI/pytorch-lightning#18394.
+    """
     loader = build_loader(LoaderParts.of(rows_of(10), shuffle=False), settings, has_batch_norm=False)
     assert seen(loader) == list(range(10))
     assert seen(loader) == list(range(10))
@@ -137,14 +140,20 @@ def test_arguments_are_json_and_make_a_dataloader_as_they_are(workers: int) -> N
     ids=["stream", "unbatched", "unbatched stream", "batch sampler", "sampler"],
 )
 def test_arguments_leave_out_what_torch_refuses(data: LoaderParts) -> None:
-    """For every kind of data the plain arguments alone make a DataLoader that torch accepts."""
+    """For every kind of data the plain arguments alone make a DataLoader that torch accepts.
+
+    Reports: AnswerDotAI/ModernBERT#38, deepseek-ai/DeepSpec#40.
+    """
     settings = Settings(batch_size=None if data.batches_kept else 4)
     DataLoader(data.dataset, **loader_arguments(data, settings, has_batch_norm=True))
     build_loader(data, settings, has_batch_norm=True)
 
 
 def test_parts_of_the_users_loader_are_kept() -> None:
-    """Sampler, generator, worker_init_fn, collate_fn, timeout and order of a user's DataLoader are in ours."""
+    """Sampler, generator, worker_init_fn, collate_fn, timeout and order of a user's DataLoader are in ours.
+
+    Report: Lightning-AI/pytorch-lightning#14212.
+    """
     generator = torch.Generator().manual_seed(1)
     sampler = WeightedRandomSampler([1.0] * 10, 20, generator=generator)
     users = DataLoader(
@@ -185,7 +194,10 @@ def test_a_shuffled_loader_stays_shuffled_and_a_plain_one_in_order() -> None:
 
 
 def test_a_batch_sampler_is_kept_as_it_is() -> None:
-    """Batches of the user's own come out unchanged, whatever else is tuned."""
+    """Batches of the user's own come out unchanged, whatever else is tuned.
+
+    Report: meta-pytorch/opacus#352.
+    """
     batches = BatchSampler(SequentialSampler(range(10)), 3, drop_last=True)
 
     class Own(BatchSampler):
@@ -262,7 +274,10 @@ def test_a_dataset_factory_is_called() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_is_read_once_per_epoch(workers: int) -> None:
-    """An iterable dataset without a length loads with and without workers, nothing dropped."""
+    """An iterable dataset without a length loads with and without workers, nothing dropped.
+
+    Report: Project-MONAI/MONAI#3195.
+    """
     settings = Settings(batch_size=4).replace(num_workers=workers)
     loader = build_loader(LoaderParts.of(Stream(50)), settings, has_batch_norm=True)
     for _ in range(2):
@@ -279,7 +294,10 @@ def test_a_stream_shorter_than_its_workers_batches_is_not_emptied() -> None:
 
 
 def test_a_small_dataset_is_never_emptied() -> None:
-    """Ten rows at batch 64 are one batch of ten, though the user dropped incomplete ones."""
+    """Ten rows at batch 64 are one batch of ten, though the user dropped incomplete ones.
+
+    Report: dreamquark-ai/tabnet#537.
+    """
     data = LoaderParts.of(DataLoader(rows_of(10), batch_size=2, drop_last=True))
     assert len(seen(build_loader(data, Settings(batch_size=64), has_batch_norm=True))) == 10
 
@@ -315,7 +333,10 @@ def test_a_lone_row_is_kept_from_batch_norm_only() -> None:
 def test_the_last_batch_rule_holds_everywhere(
     samples: int, batch_size: int, wanted: bool, has_batch_norm: bool
 ) -> None:
-    """No epoch empty, at most max(1, 10 %) dropped, a wish granted within that, no avoidable lone row."""
+    """No epoch empty, at most max(1, 10 %) dropped, a wish granted within that, no avoidable lone row.
+
+    Report: dreamquark-ai/tabnet#537.
+    """
     dropping = drops_last_batch(samples, batch_size, wanted=wanted, has_batch_norm=has_batch_norm)
     rest = samples % batch_size
     dropped = rest if dropping else 0

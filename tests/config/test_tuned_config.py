@@ -90,7 +90,10 @@ def test_other_dataset_keeps_the_collate_function(make_config: MakeConfig, task:
 
 
 def test_given_dataloader_keeps_its_own_parts(make_config: MakeConfig) -> None:
-    """A DataLoader handed over brings sampler and collate_fn; the knobs are the tuned ones."""
+    """A DataLoader handed over brings sampler and collate_fn; the knobs are the tuned ones.
+
+    Report: Lightning-AI/pytorch-lightning#14212.
+    """
     given = DataLoader(TensorDataset(torch.arange(9.0)[:, None]), batch_size=2, collate_fn=_pairs, sampler=[3, 1])
     loader = make_config(Settings(batch_size=16)).dataloader(given)
     assert (loader.batch_size, loader.collate_fn, list(loader.sampler)) == (16, _pairs, [3, 1])

@@ -43,7 +43,10 @@ def test_a_card_is_described_without_starting_cuda(fakes: SimpleNamespace, tmp_p
 
 
 def test_emulated_bf16_is_not_native(fakes: SimpleNamespace, tmp_path: Path) -> None:
-    """Capability 7.5 has no bf16 although torch's support call, which the fake has say yes, would pass."""
+    """Capability 7.5 has no bf16 although torch's support call, which the fake has say yes, would pass.
+
+    Report: pytorch/pytorch#148322.
+    """
     found = find(fakes.Torch(), tmp_path, nvml=fakes.Nvml(fakes.card(capability=(7, 5))))
     assert found is not None
     assert not found.bf16_native
@@ -51,7 +54,10 @@ def test_emulated_bf16_is_not_native(fakes: SimpleNamespace, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-bbbb2222"])
 def test_the_visible_card_is_the_one_described(fakes: SimpleNamespace, tmp_path: Path, visible: str) -> None:
-    """With the second card alone visible, its 8 GiB are used."""
+    """With the second card alone visible, its 8 GiB are used.
+
+    Reports: gpuopenanalytics/pynvml#28, huggingface/optimum-benchmark#47.
+    """
     nvml = fakes.Nvml(fakes.card(), fakes.card(total=8 * GIB, uuid="GPU-bbbb2222-0000"))
     found = find(fakes.Torch(), tmp_path, nvml=nvml, env={"CUDA_VISIBLE_DEVICES": visible})
     assert found is not None
@@ -77,7 +83,10 @@ def test_processes_numbered_by_the_host_are_not_counted(fakes: SimpleNamespace, 
 
 
 def test_without_nvml_a_device_file_leaves_the_facts_open(fakes: SimpleNamespace, machine: Machine) -> None:
-    """NVML failing with code 9 under WSL: the card is there, its facts are null and the note says why."""
+    """NVML failing with code 9 under WSL: the card is there, its facts are null and the note says why.
+
+    Report: ollama/ollama#1888.
+    """
     notes: list[str] = []
     found = find(fakes.Torch(), machine({"dev/dxg": ""}), notes, nvml=fakes.Nvml(init_code=9))
     assert found == Accelerator(type="cuda", name=UNKNOWN_NAME, index=0, count=1)
@@ -86,7 +95,10 @@ def test_without_nvml_a_device_file_leaves_the_facts_open(fakes: SimpleNamespace
 
 
 def test_without_nvml_and_without_a_device_there_is_none(fakes: SimpleNamespace, tmp_path: Path) -> None:
-    """A CPU machine with a CUDA build of torch has no accelerator, said once."""
+    """A CPU machine with a CUDA build of torch has no accelerator, said once.
+
+    Report: deepfakes/faceswap#778.
+    """
     notes: list[str] = []
     assert find(fakes.Torch(), tmp_path, notes, nvml=fakes.Nvml(init_code=12)) is None
     assert len(notes) == 1
@@ -176,7 +188,10 @@ def test_apples_device_is_asked_directly(fakes: SimpleNamespace, tmp_path: Path,
 
 
 def test_a_late_look_completes_the_nulls(fakes: SimpleNamespace) -> None:
-    """In the child torch fills in what the parent could not see."""
+    """In the child torch fills in what the parent could not see.
+
+    Report: ollama/ollama#1888.
+    """
     torch = fakes.Torch(available=True, devices=(fakes.properties(name="Card", major=7, minor=5),))
     found = complete_accelerator(Accelerator(type="cuda", name=UNKNOWN_NAME, index=0, count=1), torch, [])
     assert found is not None

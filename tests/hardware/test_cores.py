@@ -25,7 +25,10 @@ def test_an_unbounded_process_has_all_cores(tmp_path: Path) -> None:
 
 
 def test_the_affinity_mask_bounds_and_is_named(tmp_path: Path) -> None:
-    """One allowed core of 24 is one core, and the note names the mask."""
+    """One allowed core of 24 is one core, and the note names the mask.
+
+    Report: pytorch/pytorch#101850.
+    """
     count, reason, notes = cores(tmp_path, allowed=1)
     assert count == 1
     assert "affinity" in reason
@@ -34,7 +37,10 @@ def test_the_affinity_mask_bounds_and_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity to set")
 def test_the_real_mask_of_this_process_is_read() -> None:
-    """Narrowing the mask of this process is seen at once."""
+    """Narrowing the mask of this process is seen at once.
+
+    Reports: galilai-group/stable-pretraining#24, pytorch/pytorch#101850.
+    """
     before = os.sched_getaffinity(0)
     one = {min(before)}
     os.sched_setaffinity(0, one)
@@ -48,7 +54,10 @@ def test_the_real_mask_of_this_process_is_read() -> None:
     ("quota", "expected"), [("150000 100000", 2), ("100000 100000", 1), ("10000 100000", 1), ("390000 100000", 4)]
 )
 def test_a_quota_in_the_group_bounds(machine: Machine, quota: str, expected: int) -> None:
-    """A container's CPU quota, invisible in the mask, gives the nearest whole number of cores and at least one."""
+    """A container's CPU quota, invisible in the mask, gives the nearest whole number of cores and at least one.
+
+    Report: coreutils/coreutils#108.
+    """
     count, reason, _ = cores(machine({"sys/fs/cgroup/cpu.max": quota}))
     assert count == expected
     assert "quota" in reason

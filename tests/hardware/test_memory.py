@@ -22,7 +22,10 @@ def test_the_machines_ram_is_read(machine: Machine) -> None:
 
 
 def test_a_containers_limit_bounds_ram(machine: Machine) -> None:
-    """With ``memory.max`` of 1 GiB the RAM budget is 1 GiB, and it is said."""
+    """With ``memory.max`` of 1 GiB the RAM budget is 1 GiB, and it is said.
+
+    Report: giampaolo/psutil#2100.
+    """
     notes: list[str] = []
     files = {"proc/meminfo": MEMINFO, "sys/fs/cgroup/memory.max": GIB, "sys/fs/cgroup/memory.current": GIB // 4}
     assert read_ram(root=machine(files), notes=notes) == (GIB, GIB - GIB // 4)

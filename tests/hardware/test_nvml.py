@@ -35,7 +35,10 @@ def test_the_visible_devices_are_read_as_cuda_reads_them(value: str | None, expe
 
 
 def test_nvml_that_does_not_start_is_unavailable(fakes: SimpleNamespace) -> None:
-    """A driver that is not loaded (code 9, as under WSL) is one exception with NVML's own words."""
+    """A driver that is not loaded (code 9, as under WSL) is one exception with NVML's own words.
+
+    Reports: deepfakes/faceswap#778, ollama/ollama#1888.
+    """
     with pytest.raises(NvmlUnavailable, match="Driver Not Loaded"), open_nvml(fakes.Nvml(init_code=9)):
         pytest.fail("entered")
 
@@ -60,7 +63,10 @@ def test_a_failing_shutdown_does_not_lose_the_answers(fakes: SimpleNamespace) ->
 
 
 def test_the_installed_library_starts_or_says_why_not() -> None:
-    """Whatever driver this machine has, the real pynvml leads to cards or to a reason."""
+    """Whatever driver this machine has, the real pynvml leads to cards or to a reason.
+
+    Report: deepfakes/faceswap#778.
+    """
     count, reason = 0, ""
     try:
         with open_nvml(None) as library:
@@ -92,7 +98,10 @@ def two(fakes: SimpleNamespace) -> SimpleNamespace:
 def test_torchs_number_leads_to_the_right_card(
     two: SimpleNamespace, visible: str | None, index: int, expected_gib: int
 ) -> None:
-    """CUDA_VISIBLE_DEVICES by index or by UUID shifts torch's numbers; the memory read is that card's."""
+    """CUDA_VISIBLE_DEVICES by index or by UUID shifts torch's numbers; the memory read is that card's.
+
+    Reports: gpuopenanalytics/pynvml#28, huggingface/optimum-benchmark#47.
+    """
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     notes: list[str] = []
     card = read_card(two, index=index, env=env, notes=notes)
@@ -115,7 +124,10 @@ def test_unlike_cards_in_cudas_own_order_are_doubted(two: SimpleNamespace) -> No
 
 
 def test_a_reading_that_is_refused_is_null_and_the_others_stay(fakes: SimpleNamespace) -> None:
-    """One "not supported" costs that one fact only, with a note."""
+    """One "not supported" costs that one fact only, with a note.
+
+    Report: dask/distributed#8739.
+    """
     notes: list[str] = []
     library = fakes.Nvml(fakes.card(unsupported=("pids", "mode", "capability")))
     card = read_card(library, index=0, env={}, notes=notes)

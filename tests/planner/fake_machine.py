@@ -70,8 +70,15 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
         "dropped": {},
         "values": {"channels_last": (True,), "optimizer_implementation": ("fused",), "precision": ("bf16-mixed",)},
         "space": Space(),
-        "facts": SimpleNamespace(sample_bytes=100, samples=10_000, one_worker_only=None),
-        "limits": SimpleNamespace(ram_bytes=2**33, shm_bytes=2**32),
+        "facts": SimpleNamespace(
+            sample_bytes=100,
+            samples=10_000,
+            batch_tensors=2,
+            sample_tensors=0,
+            one_worker_only=None,
+            caller={"sharing_strategy": "file_descriptor"},
+        ),
+        "limits": SimpleNamespace(ram_bytes=2**33, shm_bytes=2**32, open_files=1024),
     }
     return Candidates(**{**arguments, **more})
 

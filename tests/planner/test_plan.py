@@ -100,7 +100,10 @@ def test_the_time_for_the_race_is_kept_back() -> None:
 @pytest.mark.parametrize("budget_s", [5.0, 15.0, 30.0, 60.0])
 @pytest.mark.parametrize("trial_s", [1.0, 6.0, 50.0])
 def test_the_budget_is_never_exceeded_however_slow_trials_are(budget_s: float, trial_s: float) -> None:
-    """Deadlines cap each trial at what is left."""
+    """Deadlines cap each trial at what is left.
+
+    Report: optuna/optuna#3009.
+    """
     machine = FakeMachine(_loading_bound, trial_s=trial_s)
     _plan(machine, budget_s=budget_s).search()
     assert machine.clock() <= 1.1 * budget_s
@@ -118,7 +121,10 @@ def test_a_baseline_that_does_not_answer_in_time_leaves_the_task_untuned() -> No
 
 
 def test_a_baseline_that_does_not_fit_is_halved_with_the_effective_batch_kept() -> None:
-    """32 rows do not fit, 8 do: four accumulation steps of 8, and it is said (EuroEval/EuroEval PR #69)."""
+    """32 rows do not fit, 8 do: four accumulation steps of 8, and it is said.
+
+    Reports: mosaicml/composer#1081, EuroEval/EuroEval PR #69.
+    """
 
     def fate(probe: Probe) -> Outcome | None:
         if (probe.settings.batch_size or 0) <= 8:
@@ -157,7 +163,10 @@ def test_a_baseline_that_does_not_train_is_the_users_error_in_full(outcome: Outc
 
 
 def test_every_failed_candidate_leaves_the_baseline_and_no_exception() -> None:
-    """Only the baseline runs: it is what remains (optuna/optuna#2867)."""
+    """Only the baseline runs: it is what remains.
+
+    Reports: deepspeedai/DeepSpeed#4100, optuna/optuna#2867.
+    """
 
     def fate(probe: Probe) -> Outcome | None:
         if probe.settings == candidates().baseline:
@@ -200,7 +209,10 @@ def test_wrong_numbers_are_kept_out_of_the_race() -> None:
 
 
 def test_a_setting_beyond_the_memory_margin_is_not_a_finalist() -> None:
-    """It ran, but it leaves less than the margin free."""
+    """It ran, but it leaves less than the margin free.
+
+    Report: pytorch/pytorch#13246.
+    """
 
     def fate(probe: Probe) -> Outcome | None:
         measured = FakeMachine(_loading_bound).run(probe)

@@ -143,7 +143,10 @@ def test_undecided_start_method_stays_undecided() -> None:
 
 
 def test_copies_share_no_memory_with_the_model() -> None:
-    """The copy to go back to is a copy, in host memory, and tied parameters are copied once."""
+    """The copy to go back to is a copy, in host memory, and tied parameters are copied once.
+
+    Reports: davidtvs/pytorch-lr-finder#1, pytorch/pytorch#25892.
+    """
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     snapshot = Snapshot([model], [], [])
@@ -202,7 +205,10 @@ def test_nothing_is_compiled_and_the_result_says_so(
 def test_real_bench_leaves_the_model_as_it_was(
     hardware: Hardware, limits: Limits, probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real bench trains the caller's model in place; weights, statistics and modes come back."""
+    """The real bench trains the caller's model in place; weights, statistics and modes come back.
+
+    Report: Lightning-AI/pytorch-lightning#6675.
+    """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model = _net()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -75,7 +75,10 @@ def _left(folder: Path) -> list[str]:
 
 
 def test_program_on_standard_input(short_folder: Path) -> None:
-    """Classes and lambdas of a program that has no file travel by value."""
+    """Classes and lambdas of a program that has no file travel by value.
+
+    Report: computational-cell-analytics/dl-for-micro#20.
+    """
     result = _result(_run(short_folder, ["-"], _TASK + "\ntune()\n"))
     assert result["model"] == "__main__"
     assert result["loss"] > 0
@@ -83,7 +86,10 @@ def test_program_on_standard_input(short_folder: Path) -> None:
 
 
 def test_script_without_a_guard_runs_once(short_folder: Path) -> None:
-    """An unguarded script is not run again by the child."""
+    """An unguarded script is not run again by the child.
+
+    Reports: pytorch/pytorch#46648, pytorch/pytorch#5858.
+    """
     (short_folder / "train.py").write_text("open('runs', 'a').write('x')\n" + _TASK + "\ntune()\n")
     assert _result(_run(short_folder, ["train.py"]))["loss"] > 0
     assert (short_folder / "runs").read_text() == "x"
@@ -121,7 +127,10 @@ def test_guarded_script_that_tunes_outside_of_its_guard_is_told(short_folder: Pa
 
 
 def test_workers_of_an_unguarded_script_are_refused_under_spawn(short_folder: Path) -> None:
-    """Tuning works, and the facts say that workers would run the script again, naming the guard."""
+    """Tuning works, and the facts say that workers would run the script again, naming the guard.
+
+    Reports: pytorch/pytorch#46648, pytorch/pytorch#5858.
+    """
     script = """
 import multiprocessing
 import torch

@@ -106,14 +106,20 @@ def test_exception_that_cannot_be_pickled_or_printed_is_a_rejection(dying: Dying
 
 
 def test_killed_loader_worker_is_the_benchs_answer(dying: Dying) -> None:
-    """A killed worker of a DataLoader leaves the child alive, and its siblings do not survive."""
+    """A killed worker of a DataLoader leaves the child alive, and its siblings do not survive.
+
+    Report: pytorch/pytorch#8976.
+    """
     outcome = dying("WorkerKilled", starts=1)
     assert isinstance(outcome, Rejected)
     assert "DataLoader worker" in outcome.reason
 
 
 def test_loader_worker_that_never_answers_ends_at_the_deadline(dying: Dying) -> None:
-    """Loader workers that sleep for ever are ended together with the child."""
+    """Loader workers that sleep for ever are ended together with the child.
+
+    Report: pytorch/pytorch#51344.
+    """
     assert isinstance(dying("WorkerSilent", deadline_s=2.0), TimedOut)
 
 
@@ -145,7 +151,10 @@ def test_segments_of_a_killed_child_are_removed(dying: Dying) -> None:
 
 
 def test_poisoned_bench_gets_a_new_process(dying: Dying) -> None:
-    """After an answer that spoiled the process, the next probe runs in another one."""
+    """After an answer that spoiled the process, the next probe runs in another one.
+
+    Report: NVIDIA/MinkowskiEngine#359.
+    """
     outcome = dying("Poisoned")
     assert isinstance(outcome, OutOfMemory)
     assert outcome.where == "allocator"

@@ -84,7 +84,10 @@ def test_every_kind_of_tensor_keeps_its_bits(tmp_path: Path, dtype: torch.dtype,
 
 
 def test_model_that_deepcopy_refuses_travels(tmp_path: Path) -> None:
-    """A model holding a tensor with a history cannot be deep-copied, and travels all the same."""
+    """A model holding a tensor with a history cannot be deep-copied, and travels all the same.
+
+    Report: pytorch/pytorch#102981.
+    """
     model = nn.Linear(4, 2)
     model.hidden = model(torch.ones(1, 4))  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match="deepcopy"):
@@ -95,7 +98,10 @@ def test_model_that_deepcopy_refuses_travels(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 def test_weight_norm_travels(tmp_path: Path) -> None:
-    """The old weight_norm, which deepcopy refuses after a forward, still trains after the crossing."""
+    """The old weight_norm, which deepcopy refuses after a forward, still trains after the crossing.
+
+    Report: pytorch/pytorch#102981.
+    """
     model = nn.utils.weight_norm(nn.Linear(8, 2))
     rows = torch.ones(3, 8)
     expected = model(rows)

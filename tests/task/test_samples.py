@@ -79,7 +79,10 @@ def test_a_dataset_that_fetches_in_one_go_is_asked_so() -> None:
 
 
 def test_samples_of_unequal_sizes_are_shown_and_the_remedy_is_collate_fn() -> None:
-    """They work at batch 1 and fail at 4; with a collate that pads they work."""
+    """They work at batch 1 and fail at 4; with a collate that pads they work.
+
+    Report: milesial/Pytorch-UNet#285.
+    """
     parts = LoaderParts.of(Ragged())
     assert first_batch(parts, rows=1)[0].shape == (1, 3, 16, 16)
     with pytest.raises(TaskError, match="collate_fn") as caught:

@@ -61,7 +61,10 @@ def test_what_can_be_sent_is_accepted(method: str) -> None:
 
 @pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
 def test_a_lambda_is_refused_by_its_argument(name: str) -> None:
-    """The reason names what, the start method and the remedy."""
+    """The reason names what, the start method and the remedy.
+
+    Report: HazyResearch/cartridges#20.
+    """
     reason = str(workers_refused(parts(data(), "spawn", **{name: lambda value: value})))
     assert reason.startswith(name)
     assert "spawn" in reason
@@ -101,7 +104,10 @@ def test_large_data_is_not_copied_and_locks_are_allowed(monkeypatch: pytest.Monk
 
 
 def test_tensors_on_a_device_cannot_come_from_workers() -> None:
-    """Whatever the start method, the hint is to return CPU tensors."""
+    """Whatever the start method, the hint is to return CPU tensors.
+
+    Report: pytorch/pytorch#77159.
+    """
     batch = [torch.zeros(2, device="meta")]
     for method in ("fork", "spawn"):
         assert "CPU" in str(workers_refused(parts(data(), method), batch))
@@ -117,7 +123,10 @@ def test_asking_for_the_start_method_does_not_fix_it() -> None:
 
 
 def test_a_script_without_a_guard_would_run_again(tmp_path: Path) -> None:
-    """The reason names the guard; with one, or inside a package's __main__, all is well."""
+    """The reason names the guard; with one, or inside a package's __main__, all is well.
+
+    Reports: pytorch/pytorch#46648, pytorch/pytorch#5858.
+    """
     bare, guarded = tmp_path / "bare.py", tmp_path / "guarded.py"
     bare.write_text("print('train')\n")
     guarded.write_text("import sys\nif __name__ == '__main__':\n    print('train')\n")
@@ -134,7 +143,10 @@ def test_a_notebook_has_no_file_to_find_classes_in() -> None:
 
 
 def test_what_is_defined_in_a_notebook_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class of a main program without a file pickles here and is unknown to a worker."""
+    """A class of a main program without a file pickles here and is unknown to a worker.
+
+    Report: computational-cell-analytics/dl-for-micro#20.
+    """
     notebook = main(None)
     cell = type("Cell", (Plain,), {"__module__": "__main__", "__qualname__": "Cell"})
     notebook.Cell = cell  # type: ignore[attr-defined]

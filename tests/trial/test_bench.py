@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +84,10 @@ def test_a_joint_trial_takes_real_steps_of_the_size_it_reports(bench: Any) -> No
 
 
 def test_a_joint_trial_with_workers_measures_whole_rounds(bench: Any) -> None:
-    """Two workers: every raw sample holds two batches, and no worker is left."""
+    """Two workers: every raw sample holds two batches, and no worker is left.
+
+    Report: ultralytics/ultralytics#25024.
+    """
     outcome = _measured(bench(Net(), _dataset(4096)).run(_probe(batch_size=4, num_workers=2)))
     assert {chunk.rows for chunk in outcome.chunks} == {8}
     assert outcome.epoch_turn_s > 0
@@ -139,7 +143,10 @@ def test_an_error_of_the_users_code_comes_through_as_itself(bench: Any) -> None:
 
 
 def test_a_failed_trial_keeps_no_tensor_alive(bench: Any) -> None:
-    """The traceback's frames would hold the failing batch; they are cleared before the next trial."""
+    """The traceback's frames would hold the failing batch; they are cleared before the next trial.
+
+    Reports: pytorch/pytorch#27600, pytorch/pytorch#18853.
+    """
     seen: list[weakref.ref[torch.Tensor]] = []
 
     class Failing(Net):
@@ -269,14 +276,20 @@ def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> N
 
 
 def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:
-    """A trial with one thread leaves the thread count of the process."""
+    """A trial with one thread leaves the thread count of the process.
+
+    Report: kazuto1011/deeplab-pytorch#74.
+    """
     before = torch.get_num_threads()
     _measured(bench(Net(), _dataset()).run(_probe(num_threads=1)))
     assert torch.get_num_threads() == before
 
 
 def test_a_stream_is_measured_without_a_length(bench: Any) -> None:
-    """No epoch length, no sampler: the window's rate is the rate."""
+    """No epoch length, no sampler: the window's rate is the rate.
+
+    Report: Project-MONAI/MONAI#3195.
+    """
 
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
@@ -307,7 +320,10 @@ def test_short_data_is_measured_over_whole_epochs(bench: Any) -> None:
 
 
 def test_ragged_samples_are_the_users_error_with_the_remedy(bench: Any) -> None:
-    """The message names collate_fn, and it is no memory failure."""
+    """The message names collate_fn, and it is no memory failure.
+
+    Report: milesial/Pytorch-UNet#285.
+    """
 
     class Ragged(Dataset[Any]):
         def __len__(self) -> int:
@@ -318,3 +334,32 @@ def test_ragged_samples_are_the_users_error_with_the_remedy(bench: Any) -> None:
 
     with pytest.raises(TaskError, match="collate_fn"):
         bench(Net(), Ragged(), base_batch_size=4).describe()
+
+
+class Files(Dataset[Any]):
+    """Samples of 256 KiB in files."""
+
+    def __init__(self, folder: Any) -> None:
+        self.paths = [folder / f"{number}.bin" for number in range(8)]
+        for path in self.paths:
+            path.write_bytes(bytes(2**18))
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> Any:
+        read = self.paths[index % 8].read_bytes()
+        return torch.full((8,), float(read[0])), index % 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux says what a process has read")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_window_reads_from_files_is_noted(bench: Any, tmp_path: Path, workers: int) -> None:
+    """Samples of 256 KiB, whoever reads them; little of it from storage, since they were just written."""
+    outcome = bench(Net(), Files(tmp_path)).run(_probe(window_s=0.3, batch_size=8, num_workers=workers))
+    assert isinstance(outcome, Measured)
+    assert outcome.read_bytes is not None
+    assert outcome.fetched_bytes is not None
+    rows = sum(chunk.rows for chunk in outcome.chunks)
+    assert outcome.read_bytes > rows * 2**18 / 4  # workers may have read a part ahead of the window
+    assert outcome.fetched_bytes < outcome.read_bytes / 2
