@@ -30,7 +30,10 @@ def plan(base: int | None = 32, effective: int | None = 128, **changes: object) 
     ],
 )
 def test_each_rule_gives_its_factor(rule: str, optimizer: str, factor: float, used: str) -> None:
-    """A four times larger batch gives 4 or 2, and the plan names the rule that was really used."""
+    """A four times larger batch gives 4 or 2, and the plan names the rule that was really used.
+
+    Reports: xingyizhou/CenterNet#476.
+    """
     made = plan(rule=rule, optimizer_name=optimizer)
     assert made.factor == pytest.approx(factor)
     assert made.rule == used
@@ -49,7 +52,7 @@ def test_unknown_batch_changes_nothing(base: int | None, effective: int | None) 
 
 
 def test_no_rule_leaves_the_rate_and_says_so() -> None:
-    """lr_scaling=None is obeyed, with a note that the batch grew."""
+    """lr_scaling=None is obeyed, with a note that the batch grew (mittagessen/kraken#747)."""
     made = plan(rule=None)
     assert (made.factor, made.rule, made.warmup_steps) == (1.0, "none", 0)
     assert "4x" in made.notes[0]
@@ -57,7 +60,10 @@ def test_no_rule_leaves_the_rate_and_says_so() -> None:
 
 @pytest.mark.parametrize(("effective", "factor", "capped"), [(256, 8.0, False), (288, 8.0, True), (32_000, 8.0, True)])
 def test_factor_is_capped_at_eight(effective: int, factor: float, capped: bool) -> None:
-    """Exactly eight times is no cap; beyond, the factor stays and a note says what the rule asked for."""
+    """Exactly eight times is no cap; beyond, the factor stays and a note says what the rule asked for.
+
+    Reports: open-mmlab/mmdetection#1710.
+    """
     made = plan(32, effective)
     assert made.factor == factor
     assert made.capped is capped
@@ -77,12 +83,15 @@ def test_smaller_batch_scales_down_without_cap_or_warmup(rule: str, factor: floa
     [(64, 100, 0), (65, 100, 200), (128, 100, 200), (128, 10, 50), (128, 0, 5), (128, None, 200)],
 )
 def test_warmup_comes_with_a_factor_above_two(effective: int, steps_per_epoch: int | None, steps: int) -> None:
-    """Five epochs of warm-up, 200 steps at most; none for a factor of two."""
+    """Five epochs of warm-up, 200 steps at most; none for a factor of two (open-mmlab/mmdetection#1710)."""
     assert plan(32, effective, steps_per_epoch=steps_per_epoch).warmup_steps == steps
 
 
 def test_linear_rule_on_the_adam_family_carries_a_note() -> None:
-    """Adam users read that the square root is their family's rule, with the factor it would give."""
+    """Adam users read that the square root is their family's rule, with the factor it would give.
+
+    Reports: xingyizhou/CenterNet#476.
+    """
     (note,) = plan(optimizer_name="torch.optim.AdamW").notes
     assert "AdamW" in note
     assert "square root" in note

@@ -117,9 +117,7 @@ def test_sharing_out_cores_keeps_to_what_is_dropped_and_allowed() -> None:
 
 def test_a_stream_that_does_not_shard_itself_may_have_one_worker() -> None:
     """Two would repeat its samples; the reason says so."""
-    facts = SimpleNamespace(
-        sample_bytes=100, samples=None, one_worker_only="it would repeat its samples", caller={}, batch_tensors=2
-    )
+    facts = SimpleNamespace(**{**vars(candidates().facts), "one_worker_only": "it would repeat its samples"})
     stream = candidates(facts=facts)
     assert stream.refusal(stream.baseline.replace(num_workers=1)) is None
     assert "repeat" in str(stream.refusal(stream.baseline.replace(num_workers=2)))

@@ -97,7 +97,7 @@ def test_an_outcome_can_be_read_back_from_its_trial(outcome: Outcome) -> None:
 
 
 def test_numbers_that_are_not_finite_are_stored_as_text() -> None:
-    """A diverged loss does not make invalid JSON."""
+    """A diverged loss does not make invalid JSON (huggingface/transformers#16054)."""
     storage = optuna.storages.InMemoryStorage()
     Study(storage, "s").record(measured(last_loss=math.nan, first_loss=math.inf))
     outcome = json.loads(stored(storage, "s")[0].user_attrs["outcome"])
@@ -190,14 +190,14 @@ def test_a_study_without_a_name_is_a_new_one(tmp_path: Path) -> None:
 
 
 def test_no_storage_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default study lives in memory alone."""
+    """The default study lives in memory alone (optuna/optuna#815)."""
     monkeypatch.chdir(tmp_path)
     Study().record(measured())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_trials_left_running_by_a_killed_run_are_failed(tmp_path: Path) -> None:
-    """A run killed between ask and tell leaves a trial that no later run counts as alive."""
+    """A run killed between ask and tell leaves a trial that no later run counts as alive (optuna/optuna#3215)."""
     script = (
         "import os, signal, sys; from autotune.study import Study\n"
         "Study(sys.argv[1], 's').optuna_study.ask(); os.kill(os.getpid(), signal.SIGKILL)"
@@ -271,7 +271,7 @@ def test_a_storage_that_cannot_be_opened_is_named(storage: object, said: str) ->
 
 
 def test_a_journal_cut_short_is_one_clear_error(tmp_path: Path) -> None:
-    """A killed writer's half line is reported, not read past in silence."""
+    """A killed writer's half line is reported, not read past in silence (optuna/optuna#5138)."""
     path = tmp_path / "s.journal"
     Study(path, "s").record(measured())
     path.write_bytes(path.read_bytes()[:-20])
@@ -289,7 +289,7 @@ def test_a_journal_damaged_in_the_middle_is_one_clear_error(tmp_path: Path) -> N
 
 
 def test_a_lock_left_by_a_killed_run_does_not_block_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal's stale lock is taken over after its grace."""
+    """The journal's stale lock is taken over after its grace (optuna/optuna#5921)."""
     monkeypatch.setattr(autotune.study, "_LOCK_GRACE_S", 3)
     path = tmp_path / "s.journal"
     Study(path, "s").record(measured())
@@ -327,7 +327,10 @@ def test_another_kind_of_study_by_that_name_is_refused(
 
 @pytest.mark.slow
 def test_two_runs_can_share_one_sqlite_file(tmp_path: Path) -> None:
-    """Started together on a file that does not exist yet, both end and keep all their trials."""
+    """Started together on a file that does not exist yet, both end and keep all their trials.
+
+    Reports: optuna/optuna#820 and #4994.
+    """
     script = (
         "import sys; from autotune.study import Study; from autotune.measurement import *\n"
         "from autotune.settings import Settings\n"

@@ -63,6 +63,8 @@ class Plan:
     say: Callable[[Outcome], object] = field(default=lambda _: None)
     memory_margin: float = 0.05
     seed: int = 0
+    ledger: Ledger = field(init=False)
+    guess: Settings = field(init=False)
 
     def __post_init__(self) -> None:
         self._begin(self.candidates)
@@ -157,7 +159,7 @@ class Plan:
 
     def _begin(self, candidates: Candidates) -> None:
         self.candidates = candidates
-        self.guess: Settings = candidates.baseline
+        self.guess = candidates.baseline
         self.ledger = Ledger(candidates, self._fits, batch_gain=self.pace.batch_gain)
 
     def _drive(self, stage: Stage) -> bool:

@@ -86,7 +86,10 @@ def test_channels_last_is_applied_to_image_convolutions() -> None:
     ids=["volumes", "images and volumes", "no convolution"],
 )
 def test_channels_last_leaves_other_models_alone_and_says_so(model: nn.Module) -> None:
-    """Weights over volumes would make torch raise, and without convolutions there is nothing to gain."""
+    """Weights over volumes would make torch raise, and without convolutions there is nothing to gain.
+
+    Reports: intel/ipex-llm#6810.
+    """
     assert not has_channels_last_weights(model)
     strides = [parameter.stride() for parameter in model.parameters()]
     with pytest.warns(UserWarning, match="channels_last is left off"):
@@ -96,7 +99,7 @@ def test_channels_last_leaves_other_models_alone_and_says_so(model: nn.Module) -
 
 @pytest.mark.parametrize("scope", ["model", "blocks"])
 def test_compiling_keeps_the_names_in_the_state_dict(compiled: list[Any], scope: str) -> None:
-    """A checkpoint of the compiled model loads into the plain one."""
+    """A checkpoint of the compiled model loads into the plain one (rasbt/LLMs-from-scratch#580)."""
     model = Net()
     names = list(model.state_dict())
     settings = Settings(compile_mode="default", compile_scope=scope)

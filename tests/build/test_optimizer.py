@@ -113,7 +113,7 @@ def test_each_implementation_gives_the_same_training(cls: type[Optimizer], imple
 
 @pytest.mark.parametrize("cls", [RMSprop, NAdam, Lion])
 def test_an_implementation_that_is_not_there_is_an_error(cls: type[Optimizer]) -> None:
-    """RMSprop and NAdam have no fused step on a CPU, a user's class has none at all."""
+    """RMSprop and NAdam have no fused step on a CPU, a user's class has none at all (deepmodeling/deepmd-kit#4667)."""
     model = net()
     with pytest.raises(SettingsError, match="fused"):
         fresh(cls(model.parameters(), lr=0.01), model, Settings(optimizer_implementation="fused"))

@@ -102,7 +102,10 @@ CASES = [(70, 8, 4), (64, 8, 4), (70, 32, 1), (33, 8, 4), (37, 6, 2), (5, 8, 4),
 def test_accumulated_gradients_equal_those_of_one_large_batch(
     samples: int, batch_size: int, accumulation: int, precision: Any, max_norm: Any, loss: Any, reduction: Any
 ) -> None:
-    """Every group, the short last one included, has the gradient of one batch of all its rows, to 1e-6."""
+    """Every group, the short last one included, has the gradient of one batch of all its rows, to 1e-6.
+
+    Reports: huggingface/transformers PR #34191 and #37766, huggingface/accelerate#641.
+    """
     data = rows_of(samples)
     settings = Settings(batch_size=batch_size, gradient_accumulation_steps=accumulation, precision=precision)
     step, optimizer = make(settings, loss, reduction=reduction, max_grad_norm=max_norm)
@@ -347,7 +350,10 @@ def test_a_step_that_the_scaler_skips_moves_nothing() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_fp16_with_a_fused_optimizer_trains_alike(fused: bool) -> None:
-    """A fused step, which handles the scale itself, neither unscales twice nor hides a skipped step."""
+    """A fused step, which handles the scale itself, neither unscales twice nor hides a skipped step.
+
+    Reports: Lightning-AI/pytorch-lightning#15501, pytorch/pytorch#96755.
+    """
     model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=fused)
     settings = Settings(batch_size=8, gradient_accumulation_steps=2, precision="fp16-mixed")
@@ -509,7 +515,10 @@ def test_the_last_output_is_kept_detached() -> None:
 def test_channels_last_is_given_to_images_of_image_models_only(
     model: nn.Module, shape: tuple[int, ...], expected: bool
 ) -> None:
-    """The image changes its layout, a one-dimensional target does not; other models' inputs are left alone."""
+    """The image changes its layout, a one-dimensional target does not; other models' inputs are left alone.
+
+    Reports: Lornatang/Real_ESRGAN-PyTorch#1.
+    """
     seen: list[Tensor] = []
 
     def loss(model: nn.Module, batch: Any) -> StepLoss:

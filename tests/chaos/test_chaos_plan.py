@@ -18,7 +18,7 @@ from autotune.study import Study
 from tests.chaos.conftest import Figures
 from tests.planner.fake_machine import FakeMachine, candidates, hardware
 
-_RUNS = 400
+_RUNS = 200
 _BASELINE = Settings(batch_size=32, num_threads=2)
 
 

@@ -79,7 +79,7 @@ def test_changes_of_the_last_digits_are_listed(make_config: MakeConfig) -> None:
 
 
 def test_batch_norm_with_accumulation_is_warned_of(make_config: MakeConfig) -> None:
-    """Accumulated micro-batches are not one large batch for BatchNorm."""
+    """Accumulated micro-batches are not one large batch for BatchNorm (ultralytics/yolov5#1630)."""
     line = _line(make_config(Settings(batch_size=16, gradient_accumulation_steps=4)), "BatchNorm:")
     assert "each batch of 16, not from the 64" in (line or "")
     assert _line(make_config(Settings(batch_size=64)), "BatchNorm:") is not None

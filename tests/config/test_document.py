@@ -70,7 +70,10 @@ _SETTINGS = [
 
 @pytest.mark.parametrize("settings", _SETTINGS)
 def test_document_holds_to_the_schema_and_comes_back_equal(make_config: MakeConfig, settings: Settings) -> None:
-    """Any config survives JSON without NaN, in the same order, with settings and baseline exact."""
+    """Any config survives JSON without NaN, in the same order, with settings and baseline exact.
+
+    Reports: huggingface/transformers#16054 and #23876.
+    """
     config = make_config(settings)
     document = config.to_json()
     jsonschema.validate(document, config_schema())

@@ -70,7 +70,7 @@ def test_interrupted_write_leaves_no_part(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])
 def test_value_that_is_not_json_is_refused_before_writing(tmp_path: Path, value: object) -> None:
-    """NaN and objects never reach the disk."""
+    """NaN and objects never reach the disk (huggingface/transformers#23876)."""
     with pytest.raises(ConfigError, match="not JSON"):
         write_document({"value": value}, tmp_path / "tuned.json")
     assert os.listdir(tmp_path) == []

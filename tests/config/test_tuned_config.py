@@ -325,7 +325,7 @@ def test_stream_factory_is_saved_without_being_called(make_config: MakeConfig, t
 
 
 def test_another_machine_is_noticed(make_config: MakeConfig, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A config from elsewhere is not used in silence."""
+    """A config from elsewhere is not used in silence (facebookresearch/TensorComprehensions#230)."""
     config = TunedConfig.from_json(make_config().to_json())
     monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: SimpleNamespace(fingerprint="sha256:other")))
     with pytest.warns(UserWarning, match="another machine"):

@@ -75,13 +75,16 @@ def test_items_that_take_time_get_a_worker_per_core() -> None:
 
 
 def test_data_in_memory_gets_no_workers() -> None:
-    """Handing a batch of 32 between processes costs more than indexing it."""
+    """Handing a batch of 32 between processes costs more than indexing it (Lightning-AI/pytorch-lightning#17410)."""
     best, _, _ = answer(Sleeper, _tensors(), rules=BatchRules(effective_batch_size="keep"))
     assert best.num_workers == 0
 
 
 def test_data_behind_a_lock_gets_one_worker_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 ms under a lock an item: a second worker only waits, whatever a noisy window says; the race decides."""
+    """5 ms under a lock an item: a second worker only waits, whatever a noisy window says; the race decides.
+
+    Reports: discuss.pytorch.org/t/speed-up-cnn-pytorch/79268/4.
+    """
     monkeypatch.setattr(residents, "_PATIENCE_S", 1.0)
     best, _, _ = answer(Sleeper, Locked(0.005, tmp_path / "lock"), space=_LOADER_ONLY, race_s=20.0)
     assert best.num_workers <= 1
@@ -90,7 +93,8 @@ def test_data_behind_a_lock_gets_one_worker_at_most(tmp_path: Path, monkeypatch:
 def test_a_cliff_is_not_climbed() -> None:
     """4 ms a step, 200 ms more above 32 rows: 32 rows at most.
 
-    Reports: microsoft/WSL#11050, derrian-distro/LoRA_Easy_Training_Scripts#267.
+    Reports: huggingface/transformers#14615, microsoft/WSL#11050,
+    derrian-distro/LoRA_Easy_Training_Scripts#267.
     """
     best, _, _ = answer(lambda: Sleeper(lambda rows: 0.004 + 0.2 * (rows > 32)), _tensors())
     assert best.batch_size is not None
@@ -98,7 +102,7 @@ def test_a_cliff_is_not_climbed() -> None:
 
 
 def test_a_step_of_constant_time_gets_the_largest_batch_allowed() -> None:
-    """20 ms a step whatever its size: samples/s grow with the batch up to the cap."""
+    """20 ms a step whatever its size: samples/s grow with the batch up to the cap (facebookresearch/spdl PR #1457)."""
     best, _, _ = answer(lambda: Sleeper(lambda rows: 0.02), _tensors(), rules=BatchRules(max_effective_batch_size=200))
     assert best.batch_size == 200
 
@@ -113,7 +117,7 @@ class SlowStart(Sleeper):
 
 
 def test_slow_first_steps_do_not_change_the_ranking() -> None:
-    """Warm-up swallows them: the larger batch still wins by its steady rate."""
+    """Warm-up swallows them: the larger batch still wins by its steady rate (pytorch/pytorch#93634)."""
     best, _, _ = answer(
         lambda: SlowStart(lambda rows: 0.02), _tensors(), rules=BatchRules(max_effective_batch_size=128)
     )
@@ -141,7 +145,7 @@ def test_a_precision_that_is_emulated_costs_two_steps_at_most(monkeypatch: pytes
 
 
 def test_a_compiler_that_slows_every_call_is_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled code that takes 20 ms more a call loses."""
+    """Compiled code that takes 20 ms more a call loses (pytorch/pytorch#111182)."""
 
     def compile_in_place(module: nn.Module, **_: Any) -> None:
         original = module.forward

@@ -51,7 +51,7 @@ def test_the_baseline_is_measured_before_anything_else() -> None:
 
 
 def test_no_setting_is_measured_twice_by_the_search() -> None:
-    """A budget is not spent on what is known."""
+    """A budget is not spent on what is known (optuna/optuna#2021 and #4237)."""
     machine = FakeMachine(_loading_bound)
     _plan(machine).search()
     joint = [probe.settings for probe in machine.probes if probe.kind == "joint"]
@@ -123,7 +123,7 @@ def test_a_baseline_that_does_not_answer_in_time_leaves_the_task_untuned() -> No
 def test_a_baseline_that_does_not_fit_is_halved_with_the_effective_batch_kept() -> None:
     """32 rows do not fit, 8 do: four accumulation steps of 8, and it is said.
 
-    Report: mosaicml/composer#1081.
+    Reports: mosaicml/composer#1081, EuroEval/EuroEval PR #69.
     """
 
     def fate(probe: Probe) -> Outcome | None:
@@ -165,7 +165,7 @@ def test_a_baseline_that_does_not_train_is_the_users_error_in_full(outcome: Outc
 def test_every_failed_candidate_leaves_the_baseline_and_no_exception() -> None:
     """Only the baseline runs: it is what remains.
 
-    Report: deepspeedai/DeepSpeed#4100.
+    Reports: deepspeedai/DeepSpeed#4100, optuna/optuna#2867.
     """
 
     def fate(probe: Probe) -> Outcome | None:

@@ -268,7 +268,7 @@ def test_a_numerics_probe_compares_with_fp32(bench: Any, precision: str) -> None
 
 
 def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> None:
-    """Inputs of 1e6 overflow in fp16: no finite error is reported."""
+    """Inputs of 1e6 overflow in fp16: no finite error is reported (pytorch/pytorch#40497)."""
     data = TensorDataset(torch.full((64, 8), 1e6), torch.zeros(64, dtype=torch.long))
     one = bench(Net(), data)
     outcome = one.run(_probe("numerics", window_s=2.0, precision="fp16-mixed"))
