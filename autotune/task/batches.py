@@ -6,14 +6,14 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from autotune.task.inputs import ModelInputs, call_model, split_inputs
-from autotune.task.rows import RowCounter, batch_rows, is_per_sample, row_counts
+from autotune.task.rows import RowCounter, batch_rows, is_per_sample, lists_samples, row_counts
 from autotune.task.structure import (
     DEPTH,
     SCALARS,
@@ -151,7 +151,7 @@ def _takes_non_blocking(cls: type) -> bool:
     return any(p.name == "non_blocking" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _signature(value: Any, rows: int | None, depth: int) -> str:
+def _signature(value: Any, rows: int | None, depth: int, *, listed: bool = False) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         sizes = ["*" if at == 0 and size == rows else str(int(size)) for at, size in enumerate(shape)]
@@ -159,15 +159,16 @@ def _signature(value: Any, rows: int | None, depth: int) -> str:
     name = type(value).__name__
     if isinstance(value, SCALARS) or not depth:
         return name
+    parts = children(value)
+    inside = partial(_signature, rows=rows, depth=depth - 1, listed=rows is not None and lists_samples(parts, rows))
     if isinstance(value, Mapping):
-        return f"{name}({', '.join(f'{key}={_signature(item, rows, depth - 1)}' for key, item in value.items())})"
+        return f"{name}({', '.join(f'{key}={inside(item)}' for key, item in value.items())})"
     if is_record(value):
         items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
-        return f"{name}({', '.join(f'{key}={_signature(item, rows, depth - 1)}' for key, item in items)})"
-    parts = children(value)
-    if rows is not None and is_per_sample(parts, rows):
+        return f"{name}({', '.join(f'{key}={inside(item)}' for key, item in items)})"
+    if rows is not None and (is_per_sample(parts, rows) or (listed and len(parts) == rows)):
         return f"{name}(* x {_common_signature(parts, depth)})"
-    return f"{name}({', '.join(_signature(item, rows, depth - 1) for item in parts)})"
+    return f"{name}({', '.join(map(inside, parts))})"
 
 
 def _common_signature(samples: list[Any], depth: int) -> str:

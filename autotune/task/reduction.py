@@ -17,8 +17,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from autotune.errors import TaskError
 from autotune.task.batches import batch_rows
 from autotune.task.rng import rng_kept
-from autotune.task.rows import is_per_sample
-from autotune.task.structure import DEPTH, SCALARS, is_record, like_mapping, like_record, like_sequence
+from autotune.task.rows import is_per_sample, lists_samples
+from autotune.task.structure import DEPTH, SCALARS, children, is_record, like_mapping, like_record, like_sequence
 
 __all__ = ["Reduction", "declared_reduction", "probed_reduction", "repeated_rows"]
 
@@ -120,22 +120,25 @@ def _repeated(batch: Any) -> list[Any]:
     return [] if any(one is None for one in made) else made
 
 
-def _picked(value: Any, rows: int, indices: list[int], depth: int) -> Any:
+def _picked(value: Any, rows: int, indices: list[int], depth: int, *, listed: bool = False) -> Any:
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return _picked_tensor(value, rows, indices)
     if isinstance(value, SCALARS):
         return value
     if not depth:
         raise _NotRepeatable
-    if isinstance(value, (list, tuple)) and len(value) == rows and is_per_sample(list(value), rows):
+    if isinstance(value, (list, tuple)) and len(value) == rows and (listed or is_per_sample(list(value), rows)):
         return like_sequence(value, [value[index] for index in indices])
+    inside = functools.partial(
+        _picked, rows=rows, indices=indices, depth=depth - 1, listed=lists_samples(children(value), rows)
+    )
     if type(value) in (list, tuple) or hasattr(value, "_make"):
-        return like_sequence(value, [_picked(item, rows, indices, depth - 1) for item in value])
+        return like_sequence(value, [inside(item) for item in value])
     if isinstance(value, Mapping):
-        return like_mapping(value, {key: _picked(item, rows, indices, depth - 1) for key, item in value.items()})
+        return like_mapping(value, {key: inside(item) for key, item in value.items()})
     if is_record(value):
         fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-        return like_record(value, {name: _picked(item, rows, indices, depth - 1) for name, item in fields.items()})
+        return like_record(value, {name: inside(item) for name, item in fields.items()})
     raise _NotRepeatable
 
 

@@ -12,7 +12,7 @@ from autotune.errors import TaskError
 from autotune.task.inputs import split_inputs
 from autotune.task.structure import DEPTH, SCALARS, children
 
-__all__ = ["RowCounter", "batch_rows", "is_per_sample", "row_counts"]
+__all__ = ["RowCounter", "batch_rows", "is_per_sample", "lists_samples", "row_counts"]
 
 _Count = tuple[int, Any]
 """Length along the first dimension, and the tensor or array that has it (None: something else said it)."""
@@ -126,6 +126,19 @@ def is_per_sample(parts: list[Any], rows: int) -> bool:
         True where there are as many as rows, but not each of as many rows.
     """
     return len(parts) == rows and not all(_is_field(part, rows) for part in parts)
+
+
+def lists_samples(parts: list[Any], rows: int) -> bool:
+    """Whether lists among the fields of a batch hold one entry per sample: where one does, those of its length do too.
+
+    Three images of three channels look like three fields of three rows; the list of three dicts beside them tells.
+
+    Args:
+        parts: Children of a container.
+        rows: Samples in the batch.
+    """
+    lists = [list(part) for part in parts if isinstance(part, (list, tuple))]
+    return any(is_per_sample(items, rows) for items in lists)
 
 
 def _usual_rows(batch: Any, counts: list[_Count]) -> int:

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
 
 from autotune.build.optimizer import build_optimizer
 from autotune.build.train_step import TrainStep
@@ -48,6 +49,7 @@ class Classifier(lightning.LightningModule):
         self.save_hyperparameters()
         self.backbone = Backbone()
         self.head = nn.Linear(8, 2)
+        self.accuracy = MulticlassAccuracy(num_classes=2)
         self.seen: list[tuple[int, int]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,9 +57,12 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, torch.Tensor]:
         x, y = batch
-        loss = functional.cross_entropy(self(x), y)
+        output = self(x)
+        loss = functional.cross_entropy(output, y)
+        self.accuracy(output, y)
         self.seen.append((len(x), batch_idx))
         self.log("loss", loss, prog_bar=True)
+        self.log("accuracy", self.accuracy)
         self.log_dict({"epoch": float(self.current_epoch), "step": float(self.global_step)})
         if self.trainer.is_global_zero:
             self.logger.experiment.add_image("batch", x)
@@ -233,12 +238,16 @@ def test_a_factory_that_hides_a_module_is_refused() -> None:
 @pytest.mark.parametrize(
     ("configured", "named"),
     [
-        (lambda self: [torch.optim.SGD(part.parameters(), lr=0.1) for part in self.children()], "2 optimizers"),
         (
-            lambda self: ([torch.optim.SGD(part.parameters(), lr=0.1) for part in self.children()], []),
+            lambda self: [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.backbone, self.head)],
+            "2 optimizers",
+        ),
+        (
+            lambda self: ([torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.backbone, self.head)], []),
             "2 optimizers",
         ),
         (lambda self: None, "no optimizer"),
+        (lambda self: torch.optim.SGD([], lr=0.1), "configure_optimizers raised ValueError"),
         (lambda self: torch.optim.SGD(self.parameters(), lr=1 / self.trainer.max_epochs), "self.trainer.max_epochs"),
     ],
 )

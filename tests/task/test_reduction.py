@@ -177,3 +177,14 @@ def test_rows_are_repeated_in_containers_of_the_same_kind() -> None:
     assert made["pair"].x.tolist() == [0, 1, 0, 1]
     assert made["pair"].names == ["a", "b", "a", "b"]
     assert repeated_rows((torch.arange(3), torch.arange(5)), rows=3, take=2, times=2) is None
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_lists_with_an_entry_per_sample_are_repeated_by_entry(rows: int) -> None:
+    """Also where there are as many lists as samples (2), or as many samples as channels (3)."""
+    images = [torch.full((3, 4 + row, 4), float(row)) for row in range(rows)]
+    batch = (images, [{"boxes": torch.ones(row, 4)} for row in range(rows)])
+    repeated = repeated_rows(batch, rows=rows, take=2, times=2)
+    assert [len(part) for part in repeated] == [4, 4]
+    assert [float(image.max()) for image in repeated[0]] == [0, 1, 0, 1]
+    assert [len(target["boxes"]) for target in repeated[1]] == [0, 1, 0, 1]
