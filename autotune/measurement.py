@@ -122,6 +122,10 @@ class Measured:
     """Times the device's allocator gave back its cache to find room, after the first step; None: not counted."""
     first_loss: float | None = None
     last_loss: float | None = None
+    read_bytes: int | None = None
+    """Asked of the file system during the window, workers included; None where the system does not say."""
+    fetched_bytes: int | None = None
+    """Part of ``read_bytes`` that came from storage and not from the page cache."""
     loss_error: float | None = None
     """numerics only: |loss - fp32 loss| / |fp32 loss|."""
     loss_drift: float | None = None

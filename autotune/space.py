@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,9 +18,6 @@ __all__ = ["BatchRules", "Candidates", "Space", "largest_divisor"]
 _ASSUMED_BATCH = 32
 _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about training (DESIGN: effective batch)
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
-_SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
-_RAM_SHARE = 0.5  # the same for RAM
-_FILES_SHARE = 0.5  # of the files a process may hold open: it has others
 
 
 class Space:
@@ -47,6 +45,11 @@ class Space:
         """Whether ``value`` may be tried for knob ``name``."""
         allowed = self._allowed.get(name)
         return allowed is None or any(type(value) is type(one) and value == one for one in allowed)
+
+    def nearest(self, name: str, number: int) -> int:
+        """The allowed number nearest to ``number`` by ratio; ``number`` itself where the knob is free."""
+        allowed = [value for value in self._allowed.get(name, ()) if value is not None]
+        return min(allowed, key=lambda value: abs(math.log2((value + 0.5) / (number + 0.5))), default=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,28 @@ class Candidates:
         values = {name: found for name, found in self.values.items() if name != knob}
         return dataclasses.replace(self, dropped={**self.dropped, knob: reason}, values=values)
 
+    def shared(self, settings: Settings, num_workers: int, num_threads: int | None = None) -> Settings:
+        """``settings`` with the cores shared out anew, as near to that as the caller's space allows.
+
+        Workers are kept between epochs wherever that may be: starting them anew can cost more than a short epoch.
+
+        Args:
+            settings: The rest.
+            num_workers: Wanted loader workers.
+            num_threads: Wanted intra-op threads; None: as in ``settings``.
+        """
+        changes: dict[str, Any] = {}
+        if num_threads is not None and "num_threads" not in self.dropped:
+            changes["num_threads"] = self.space.nearest("num_threads", num_threads)
+        if "num_workers" not in self.dropped:
+            changes["num_workers"] = self.space.nearest("num_workers", num_workers)
+        shared = settings.replace(**changes)
+        if not shared.num_workers or "num_workers" not in changes:
+            return shared
+        keep = "persistent_workers" not in self.dropped and self.space.allows("persistent_workers", True)
+        ahead = self.space.nearest("prefetch_factor", shared.prefetch_factor or 2)
+        return shared.replace(persistent_workers=keep or self.baseline.persistent_workers, prefetch_factor=ahead)
+
     def with_split_baseline(self, baseline: Settings) -> Candidates:
         """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""
         return dataclasses.replace(self, baseline=baseline, split=True)
@@ -173,17 +198,9 @@ class Candidates:
 
     def limit_refusal(self, settings: Settings) -> str | None:
         """Which limit of this machine the batches under way would break, with the remedy; None: none."""
-        needed, limits = self.loading_bytes(settings), self.limits
-        if settings.num_workers and limits.shm_bytes is not None and needed > _SHM_SHARE * limits.shm_bytes:
-            room = f"/dev/shm ({limits.shm_bytes:,} bytes free); give it more (docker run --shm-size=8g)"
-            return f"batches under way ({needed:,} bytes) would fill {room}"
-        if needed > _RAM_SHARE * limits.ram_bytes:
-            return f"batches under way ({needed:,} bytes) would fill the memory ({limits.ram_bytes:,} bytes free)"
-        files = self.loading_files(settings) if limits.open_files is not None else 0
-        if files > _FILES_SHARE * (limits.open_files or 0):
-            remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
-            return f"batches under way ({files:,} open files) would reach the limit of {limits.open_files:,}; {remedy}"
-        return None
+        files = self.loading_files(settings) if self.limits.open_files is not None else 0
+        in_workers = settings.num_workers > 0
+        return self.limits.refusal(self.loading_bytes(settings), files=files, in_workers=in_workers)
 
 
 def largest_divisor(number: int, most: int) -> int:
@@ -246,16 +263,28 @@ def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
         "gradient_accumulation_steps": None,
         "num_workers": facts.workers_refused or _stream_reason(facts),
         "pin_memory": None if accelerator else "no accelerator to copy to",
+        "persistent_workers": _persistence_reason(facts),
         "multiprocessing_context": "kept as it is",
         "channels_last": None if facts.has_conv_4d else "no 4-D convolution weights",
         "compile_mode": _compile_reason(hardware, facts),
-        "compile_scope": _compile_reason(hardware, facts),
+        "compile_scope": _compile_reason(hardware, facts) or _blocks_reason(facts),
+        "activation_checkpointing": _blocks_reason(facts),
         "cudnn_benchmark": _cudnn_reason(_cuda(hardware), facts),
         "optimizer_implementation": _optimizer_reason(facts),
         "num_threads": "one usable core" if hardware.cores == 1 else None,
         "precision": None if _precisions(facts, hardware) else _precision_reason(facts),
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _persistence_reason(facts: Facts) -> str | None:
+    if facts.has_set_epoch:
+        return "the dataset's set_epoch() would not reach workers that are kept between epochs"
+    return None
+
+
+def _blocks_reason(facts: Facts) -> str | None:
+    return None if facts.has_repeated_blocks else "the model has no blocks that occur more than once"
 
 
 def _dropped_by_caller(space: Space, baseline: Settings) -> dict[str, str]:
@@ -314,6 +343,8 @@ def _cuda(hardware: Hardware) -> bool:
 def _compile_reason(hardware: Hardware, facts: Facts) -> str | None:
     if not hardware.has_compiler:
         return "no C++ compiler for torch.compile to use"
+    if facts.has_compiled_parts:
+        return "parts of the model are results of torch.compile already"
     if facts.batches_kept:
         return "the user's own batches may differ in size, and each size would be compiled anew"
     return None

@@ -1,10 +1,12 @@
 """The largest batch of one job under a memory cap: what `largest_batch()` and others find, beside the true edge.
 
     python benchmarks/largest_batch.py --out largest.json
+    python benchmarks/largest_batch.py --job transformer --runs 3
 
-torchvision's mobilenet_v3_small on 64 px images, Adam, on the CPU, every method in a process of its own under
-RLIMIT_AS = address space after the model and one batch of one + 2.5 GiB. The true edge is the largest size that passes
-five steps in three of three fresh processes (a plain training loop), to 16 rows. Linux only.
+torchvision's mobilenet_v3_small on 64 px images (with --job: a 4-layer transformer on 64 tokens, a small U-Net on 32 px),
+Adam, on the CPU, every method in a process of its own under RLIMIT_AS = address space after the model and one batch of
+one + 2.5 GiB. The true edge is the largest size that passes five steps in three of three fresh processes (a plain
+training loop), to 16 rows. Linux only.
 
 Lightning's and accelerate's finders are run where they are installed, else left out and said. To have them without
 touching your environment, make one on top of it and name its interpreter:
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,33 +50,83 @@ METHODS = {
 capped = False
 
 
-class Images(Dataset[tuple[Tensor, int]]):
-    """64 random images, seen as 20,000."""
+class Repeated(Dataset[tuple[Tensor, int]]):
+    """64 random samples, seen as 20,000."""
 
-    def __init__(self) -> None:
-        self.images = torch.rand(64, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    def __init__(self, *shape: int) -> None:
+        self.samples = torch.rand(64, *shape, generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
         return 20_000
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.images[index % 64], index % 10
+        return self.samples[index % 64], index % 10
+
+
+class Transformer(nn.Module):
+    """Four encoder layers over 64 tokens of width 64; the class of their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), nn.Linear(64, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(tokens).mean(1))
+
+
+class UNet(nn.Module):
+    """Two levels down and up again; activations of very different sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.bottom = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 64, 3, stride=2, padding=1)
+        self.up, self.head = nn.ConvTranspose2d(64, 16, 2, stride=2), nn.Linear(32, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = torch.relu(self.down(images))
+        coarse = torch.relu(self.up(torch.relu(self.bottom(fine))))
+        return self.head(torch.cat([fine, coarse], 1).mean((2, 3)))
+
+
+def mobilenet() -> nn.Module:
+    from torchvision.models import mobilenet_v3_small
+
+    return mobilenet_v3_small(num_classes=10)
+
+
+JOBS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mobilenet": (mobilenet, (3, 64, 64)),
+    "transformer": (Transformer, (64, 64)),
+    "unet": (UNet, (3, 32, 32)),
+}
+job = "mobilenet"
+
+
+def data() -> Repeated:
+    return Repeated(*JOBS[job][1])
 
 
 def network() -> nn.Module:
-    """The network; the first one a process makes trains on one image, and then the process is capped."""
+    """The network; the first one a process makes trains on one sample, and then the process is capped."""
     global capped
-    from torchvision.models import mobilenet_v3_small
-
-    model = mobilenet_v3_small(num_classes=10)
+    make, shape = JOBS[job]
+    model = make()
     if not capped:
         capped = True
-        model(torch.rand(1, 3, 64, 64)).sum().backward()
+        model(torch.rand(1, *shape)).sum().backward()
         model.zero_grad(set_to_none=True)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + ROOM_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     return model
+
+
+def named_network(name: str) -> nn.Module:
+    """``network()`` where this file is imported anew."""
+    global job
+    job = name
+    return network()
 
 
 def adam(params: Any) -> torch.optim.Optimizer:
@@ -83,11 +136,11 @@ def adam(params: Any) -> torch.optim.Optimizer:
 def train(model: nn.Module, rows: int, steps: int) -> None:
     """A plain training loop."""
     optimizer = adam(model.parameters())
-    batches = iter(DataLoader(Images(), batch_size=rows))
+    batches = iter(DataLoader(data(), batch_size=rows))
     for _ in range(steps):
-        images, labels = next(batches)
+        samples, labels = next(batches)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.functional.cross_entropy(model(samples), labels).backward()
         optimizer.step()
 
 
@@ -95,7 +148,9 @@ def autotune() -> dict[str, Any]:
     from autotune import largest_batch
 
     loss = nn.functional.cross_entropy
-    found = largest_batch(network, Images(), loss_fn=loss, optimizer=adam, memory_margin=0.0, time_budget_s=1800)
+    found = largest_batch(
+        partial(named_network, job), data(), loss_fn=loss, optimizer=adam, memory_margin=0.0, time_budget_s=1800
+    )
     tried = [[one.size, one.fate, one.peak_bytes, one.limit_bytes] for one in found.evidence]
     counts = {"probes": found.probes, "out_of_memory": found.out_of_memory_probes}
     return {"batch_size": found.batch_size, **counts, "reason": found.reason, "tried": tried}
@@ -117,7 +172,7 @@ def lightning(mode: str) -> dict[str, Any]:
             return adam(self.parameters())
 
         def train_dataloader(self) -> DataLoader[Any]:
-            return DataLoader(Images(), batch_size=self.batch_size)
+            return DataLoader(data(), batch_size=self.batch_size)
 
     tried: list[list[Any]] = []
     module = Module()
@@ -174,7 +229,7 @@ def child(method: str, rows: int) -> None:
 
 def ask(python: str, method: str, rows: int = 0) -> dict[str, Any] | None:
     """The result of one child; None where it died."""
-    command = [python, __file__, "--method", method, "--rows", str(rows)]
+    command = [python, __file__, "--method", method, "--rows", str(rows), "--job", job]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     if done.returncode == 0:
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -205,9 +260,10 @@ def true_edge(guess: int) -> tuple[int, int]:
     return low, high
 
 
-def results(rivals: str) -> Iterator[dict[str, Any]]:
-    """The result of each method, printed as it comes."""
-    for method, (package, label) in METHODS.items():
+def results(rivals: str, runs: int) -> Iterator[dict[str, Any]]:
+    """The results of ``runs`` runs of ours and one of each other, printed as they come."""
+    for method in ["autotune"] * (runs - 1) + list(METHODS):
+        package, label = METHODS[method]
         python = sys.executable if method == "autotune" else rivals
         found = subprocess.run([python, "-c", f"import {package}"], capture_output=True)
         if found.returncode:
@@ -226,19 +282,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals", default=sys.executable, help="interpreter that has lightning and accelerate")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--job", choices=list(JOBS), default="mobilenet")
+    parser.add_argument("--runs", type=int, default=1, help="of largest_batch()")
     parser.add_argument("--method", help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    global job
+    job = arguments.job
     if arguments.method:
         child(arguments.method, arguments.rows)
         return
-    found = list(results(arguments.rivals))
+    found = list(results(arguments.rivals, arguments.runs))
     edge, fails = true_edge(found[0]["batch_size"] or 1024)
     for result in found:
         size = result.get("batch_size")
         result["share_of_edge"] = size / edge if size else None
         print(f"{METHODS[result['method']][1]}: {summary(result)}")
-    document = {"true_edge": edge, "fails": fails, "torch": torch.__version__, "results": found}
+    document = {"job": job, "true_edge": edge, "fails": fails, "torch": torch.__version__, "results": found}
     print(f"true edge: {edge} ({fails} fails)")
     if arguments.out:
         arguments.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -339,7 +339,7 @@ def test_limits_hold_and_a_second_call_continues_the_study(hasty: None, tmp_path
     """No trial leaves the locked effective batch or the caller's space; the next call adds to the study in the file."""
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     limits: dict[str, Any] = {"space": Space(num_workers=[0], precision=["fp32"]), "study_name": "mine"}
-    kept = {"effective_batch_size": "keep", "max_batch_size": 24, "time_budget_s": 12}  # 48 has to be accumulated
+    kept = {"effective_batch_size": "keep", "max_batch_size": 24, "time_budget_s": 20}  # 48 has to be accumulated
     locked = {"effective_batch_size": 48, "time_budget_s": 6, "isolate": False}
     sizes = []
     for batch_size, options in ((48, kept), (12, locked)):

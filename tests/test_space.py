@@ -91,3 +91,24 @@ def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbo
     with pytest.raises(SettingsError, match="960 or 1024"):
         _baseline(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
     assert _baseline(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wanted", "taken"), [(4, 6), (2, 1), (0, 0), (64, 6), (3, 6)])
+def test_numbers_are_moved_to_the_nearest_the_caller_allows(wanted: int, taken: int) -> None:
+    """By ratio, since twice the workers are as far as half of them."""
+    assert Space(num_workers=[0, 1, 6]).nearest("num_workers", wanted) == taken
+    assert Space().nearest("num_workers", wanted) == wanted
+
+
+def test_sharing_out_cores_keeps_to_what_is_dropped_and_allowed() -> None:
+    """Workers stay between epochs where they may; a dropped count stays what it is."""
+    baseline = Settings(batch_size=32, num_threads=2)
+    assert candidates().shared(baseline, 2, 1) == baseline.replace(num_workers=2, num_threads=1)
+    told = candidates(dropped={"persistent_workers": "set_epoch"})
+    assert told.refusal(told.shared(baseline, 2, 1)) is None
+    assert not told.shared(baseline, 2, 1).persistent_workers
+    fixed = candidates(dropped={"num_workers": "a stream", "num_threads": "one core"})
+    assert fixed.shared(baseline, 2, 1) == baseline
+    own = candidates(space=Space(prefetch_factor=[5], persistent_workers=[False]))
+    assert own.shared(baseline, 2).prefetch_factor == 5
+    assert own.refusal(own.shared(baseline, 2)) is None

@@ -10,6 +10,8 @@ from autotune.api.options import Options
 from autotune.api.run import Run
 from autotune.config import TunedConfig
 from autotune.config.assemble import assemble
+from autotune.config.page_cache import page_cache_doubts
+from autotune.config.spending import spending
 from autotune.config.verdict import judge
 from autotune.hardware import Hardware, Limits
 from autotune.planner import CPU, GPU, Plan
@@ -63,8 +65,9 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             seed=call.seed,
         )
         run = Run(plan=search, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
+        start_s = time.perf_counter() - started_s
         run.go()
-        return _conclude(task, call, hardware, run)
+        return _conclude(task, call, hardware, run, start_s)
 
 
 def detected(task: Task, call: Options) -> Hardware:
@@ -82,7 +85,7 @@ def opened(task: Task, hardware: Hardware, limits: Limits, call: Options, narrat
     return Sandbox(task, hardware, limits, start_deadline_s=max(_LEAST_START_S, call.time_budget_s))
 
 
-def _conclude(task: Task, call: Options, hardware: Hardware, run: Run) -> TunedConfig:
+def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: float) -> TunedConfig:
     candidates = run.plan.candidates
     verdict = judge(
         candidates.baseline,
@@ -96,8 +99,14 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run) -> TunedC
             *run.study.warnings,
             *run.narrator.warnings,
             *hardware.notes,
+            *page_cache_doubts(run.study.outcomes, samples=candidates.facts.samples, ram_bytes=hardware.ram_bytes),
         ),
-        spent_s={"start": run.sandbox.start_s, **run.spent_s},
+        spent_s=spending(
+            run.study.outcomes,
+            start_s=start_s,
+            search_s=run.spent_s.get("search", 0.0),
+            race_s=run.spent_s.get("race", 0.0),
+        ),
         interrupted=run.interrupted,
     )
     return assemble(verdict, candidates, task=task, hardware=hardware, lr_scaling=call.lr_scaling)

@@ -6,7 +6,7 @@ Trials and the user's own training go through the same builders, so that what wa
 from __future__ import annotations
 
 from autotune.build.loader import build_loader, drops_last_batch, loader_arguments
-from autotune.build.model import has_channels_last_weights, prepare_model, repeated_blocks
+from autotune.build.model import prepare_model
 from autotune.build.optimizer import apply_to, build_optimizer, implementation_of
 from autotune.build.rate import SlowTrainingWarning
 from autotune.build.switches import apply_switches, switches
@@ -20,10 +20,8 @@ __all__ = [
     "build_loader",
     "build_optimizer",
     "drops_last_batch",
-    "has_channels_last_weights",
     "implementation_of",
     "loader_arguments",
     "prepare_model",
-    "repeated_blocks",
     "switches",
 ]

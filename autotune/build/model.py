@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from functools import partial
 from weakref import WeakSet
 
@@ -13,10 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from autotune.errors import SettingsError
 from autotune.settings import Settings
+from autotune.task.layers import has_channels_last_weights, repeated_blocks
 
-__all__ = ["has_channels_last_weights", "prepare_model", "repeated_blocks"]
-
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+__all__ = ["prepare_model"]
 
 # Modules compiled here, so that preparing a model again can make exactly these eager, and none of the user's own.
 _compiled_here: WeakSet[nn.Module] = WeakSet()
@@ -57,39 +55,6 @@ def prepare_model(model: nn.Module, settings: Settings, device: torch.device | s
             module.compile(mode=settings.compile_mode)
             _compiled_here.add(module)
     return model
-
-
-def has_channels_last_weights(model: nn.Module) -> bool:
-    """Whether channels_last applies: convolutions over images (4-D weights), and none over volumes (5-D).
-
-    ``Module.to(memory_format=torch.channels_last)`` raises on 5-D weights.
-    """
-    convolutions = (nn.Conv2d, nn.ConvTranspose2d)
-    if any(parameter.dim() == 5 for parameter in model.parameters()):
-        return False
-    return any(isinstance(module, convolutions) for module in model.modules())
-
-
-def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """The outermost submodules whose class occurs at least twice and that hold submodules themselves.
-
-    These are the layers of a transformer or the blocks of a residual network: compiled one by one, they share one
-    compiled code. Plain containers and single layers do not count.
-    """
-    counts = Counter(type(module) for module in model.modules() if module is not model and _is_block(module))
-    found: list[nn.Module] = []
-    pending = list(model.children())
-    while pending:
-        module = pending.pop(0)
-        if counts[type(module)] >= 2 and _is_block(module):
-            found.append(module)
-        else:
-            pending.extend(module.children())
-    return list(dict.fromkeys(found))
-
-
-def _is_block(module: nn.Module) -> bool:
-    return type(module) not in _CONTAINERS and next(module.children(), None) is not None
 
 
 def _lay_out(model: nn.Module) -> None:

@@ -14,13 +14,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from autotune.build.accumulation import AccumulationGroup, rescale_gradients
-from autotune.build.model import has_channels_last_weights
 from autotune.build.output import detached
 from autotune.build.rate import TrainingRate
 from autotune.errors import TaskError
 from autotune.settings import Settings
 from autotune.task import StepLoss
 from autotune.task.batches import RowCounter, to_device
+from autotune.task.layers import has_channels_last_weights
 from autotune.task.optimizer_spec import refuse_closure
 
 __all__ = ["TrainStep"]

@@ -33,7 +33,8 @@ def training_code(document: Mapping[str, Any], saved: SavedTask, batch_signature
         Python code; its first line names what the reader must have defined.
     """
     batch = _Batch(document, saved, batch_signature)
-    before = [_switches(document), _loader(document, saved), _model(document, batch), _compiled(document)]
+    before = [_switches(document), _loader(document, saved), _model(document, batch)]
+    before += [_recomputed(document), _compiled(document)]
     before += [_optimizer(document), "; ".join(filter(None, (_scaler(document), _warmup(document))))]
     return "\n".join([_imports(document, saved, batch), *filter(None, before), *_loop(document, batch)])
 
@@ -87,9 +88,10 @@ def _imports(document: Mapping[str, Any], saved: SavedTask, batch: _Batch) -> st
     yours = ["model", "dataset", "epochs", *batch.yours()]
     if not _builds_optimizer(document):
         yours.append("optimizer")
-    if _scope(document) == "blocks":
+    if _scope(document) == "blocks" or _recomputed(document):
         yours.append("blocks (the model's repeated layers)")
-    return f"import torch  # and yours: {', '.join(yours + _loader_objects(saved))}"
+    modules = "import functools, torch, torch.utils.checkpoint" if _recomputed(document) else "import torch"
+    return f"{modules}  # and yours: {', '.join(yours + _loader_objects(saved))}"
 
 
 def _switches(document: Mapping[str, Any]) -> str:
@@ -131,6 +133,13 @@ def _compiled(document: Mapping[str, Any]) -> str:
         return ""
     call = f'compile(mode="{document["compile"]["mode"]}")'
     return f"model.{call}" if scope == "model" else f"for block in blocks: block.{call}"
+
+
+def _recomputed(document: Mapping[str, Any]) -> str:
+    if not document["settings"]["activation_checkpointing"]:
+        return ""
+    call = "functools.partial(torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)"
+    return f"for block in blocks: block.forward = {call}"
 
 
 def _scope(document: Mapping[str, Any]) -> str | None:

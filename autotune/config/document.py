@@ -37,6 +37,9 @@ _OF_SETTINGS = (
     "learning_rate",
 )
 
+# What settings ask for that no argument of torch's expresses; written beside the task's own, and not read back.
+_OF_KNOBS = {"activation_checkpointing": "activation_checkpointing: torch.utils.checkpoint around each repeated block"}
+
 
 def config_document(config: TunedConfig) -> dict[str, Any]:
     """The config as JSON values, in the order of the schema.
@@ -64,7 +67,7 @@ def config_document(config: TunedConfig) -> dict[str, Any]:
         **{name: sections[name] for name in ("autocast", "grad_scaler", "memory_format", "compile", "torch")},
         "optimizer": sections["optimizer"],
         "scheduler": None,
-        "not_portable": list(saved.not_portable),
+        "not_portable": [*saved.not_portable, *_settings_not_portable(config.settings, same.settings)],
         "evidence": config.evidence.to_json(),
         "settings": config.settings.to_json(),
         "baseline": config.baseline.to_json(),
@@ -94,6 +97,10 @@ def _hardware(config: TunedConfig) -> dict[str, Any]:
     if isinstance(config.hardware, Mapping):
         return dict(config.hardware)
     return {"fingerprint": config.hardware.fingerprint, **config.hardware.to_json()}
+
+
+def _settings_not_portable(*settings: Settings) -> list[str]:
+    return [said for knob, said in _OF_KNOBS.items() if any(getattr(one, knob) for one in settings)]
 
 
 def _fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def _saved_task(document: Mapping[str, Any]) -> SavedTask:
         reduction=task["reduction"],
         device_type=document["autocast"]["device_type"],
         dataloader=document["dataloader"],
-        not_portable=tuple(document["not_portable"]),
+        not_portable=tuple(entry for entry in document["not_portable"] if entry not in _OF_KNOBS.values()),
     )
 
 

@@ -23,7 +23,7 @@ class _Search(Protocol):
     seed: int
 
     @property
-    def run(self) -> Callable[[Probe], Outcome]: ...
+    def ask(self) -> Callable[[Probe], Outcome]: ...
     def until_end_s(self) -> float: ...
     def stop(self, reason: str) -> None: ...
     def rebase(self, baseline: Settings) -> None: ...
@@ -42,7 +42,7 @@ def measure_baseline(search: _Search) -> Measured | None:
         if left_s < _LEAST_S:
             search.stop("the time was over before the baseline could be measured")
             return None
-        outcome = search.record(search.run(_probe(search, left_s)))
+        outcome = search.record(search.ask(_probe(search, left_s)))
         match outcome:
             case Measured():
                 return outcome

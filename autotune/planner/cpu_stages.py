@@ -19,7 +19,7 @@ def split_cores(search: Search) -> Moves:
         if num_workers and not workers_pay:
             continue
         start = search.best
-        outcome = yield Move(start.settings.replace(num_workers=num_workers, num_threads=num_threads))
+        outcome = yield Move(search.candidates.shared(start.settings, num_workers, num_threads))
         if num_workers and not rate_of(outcome) and (outcome is None or worker_fault(outcome) is None):
             workers_pay = False  # far slower already: the data does not take workers well
 
@@ -74,7 +74,7 @@ def resplit_cores(search: Search) -> Moves:
     cores = search.hardware.cores
     with_workers = [] if _loading_is_nothing(search) else [(cores, 1), (cores, cores), (1, cores), (1, cores - 1)]
     for num_workers, num_threads in (*with_workers, (0, cores), (0, 1)):
-        yield Move(start.replace(num_workers=num_workers, num_threads=max(1, num_threads)))
+        yield Move(search.candidates.shared(start, num_workers, max(1, num_threads)))
 
 
 CPU_STAGES: tuple[Stage, ...] = (

@@ -83,13 +83,13 @@ def verify_together(search: Search) -> Moves:
     outcome = yield Move(_with_workers(search, search.guess, rate))
     load_share = rate * _seconds_per_sample(search)
     if load_share < 0.3:
-        yield Move(search.guess.replace(num_workers=0))
+        yield Move(search.candidates.shared(search.guess, 0))
     if rate_of(outcome) >= _COMPUTE_SHARE * rate:
         return
     cores = search.hardware.cores
     for count in (cores - 1, cores // 2, cores):
         if count > 0:
-            yield Move(search.guess.replace(num_workers=count, prefetch_factor=_PREFETCH, persistent_workers=True))
+            yield Move(_shared(search, search.guess, count))
 
 
 GPU_STAGES: tuple[Stage, ...] = (
@@ -118,10 +118,17 @@ def _with_workers(search: Search, settings: Settings, rate: float) -> Settings:
         return settings
     load = rate * _seconds_per_sample(search)
     if load < search.pace.no_workers_below:
-        return settings.replace(num_workers=0)
+        return search.candidates.shared(settings, 0)
     most = max(1, search.hardware.cores - 1)
     count = min(most, max(1, math.ceil(search.pace.loader_headroom * load)))
-    return settings.replace(num_workers=count, prefetch_factor=_PREFETCH, persistent_workers=True)
+    return _shared(search, settings, count)
+
+
+def _shared(search: Search, settings: Settings, num_workers: int) -> Settings:
+    """Workers that keep more batches ready than torch's two: steps on a device are short."""
+    shared = search.candidates.shared(settings, num_workers)
+    ahead = search.candidates.space.nearest("prefetch_factor", _PREFETCH)
+    return shared.replace(prefetch_factor=ahead) if shared.num_workers else shared
 
 
 def _seconds_per_sample(search: Search) -> float:

@@ -80,15 +80,16 @@ def batch_times(search: Search, settings: Settings, factor: float) -> Settings |
         search.candidates.max_batch_size,
         search.candidates.max_effective_batch_size // settings.gradient_accumulation_steps,
     )
-    size = max(1, min(round(batch * factor), most))
-    return None if size == batch else settings.replace(batch_size=size)
+    size = max(1, min(search.candidates.space.nearest("batch_size", round(batch * factor)), most))
+    return None if size == batch or (size > batch) != (factor > 1) else settings.replace(batch_size=size)
 
 
 def _regrouped(search: Search, settings: Settings, factor: float) -> Settings | None:
     batch, accumulation = settings.batch_size or 1, settings.gradient_accumulation_steps
     effective = batch * accumulation
     most = min(search.candidates.max_batch_size, effective)
-    divisors = [size for size in range(1, most + 1) if effective % size == 0]
+    allows = search.candidates.space.allows
+    divisors = [size for size in range(1, most + 1) if effective % size == 0 and allows("batch_size", size)] or [batch]
     size = min(divisors, key=lambda divisor: abs(divisor - batch * factor))
     if size == batch or (size > batch) != (factor > 1):
         return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
 from autotune.measurement import Measured, Outcome, Probe
+from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
 from autotune.planner.found import Found
@@ -64,6 +65,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._begin(self.candidates)
+        self.ask = Asking(
+            self.run,
+            self.clock,
+            start_s=self.clock() - self.started_s,
+            survives_out_of_memory=self.hardware.accelerator is not None,
+        )
         self.warnings: list[str] = []
         self.skipped: dict[str, str] = {}
         self._stopped = "every move of the plan was made, and the last ones gained nothing"
@@ -109,8 +116,8 @@ class Plan:
         return self.until_end_s() - self._reserve_s()
 
     def until_end_s(self) -> float:
-        """Seconds until the budget is used up."""
-        return self.started_s + self.budget_s - self.clock()
+        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used."""
+        return self.started_s + self.budget_s - self.clock() - self.ask.due_s
 
     def stop(self, reason: str) -> None:
         """Notes why the search ended."""
@@ -158,7 +165,7 @@ class Plan:
         if self.candidates.refusal(asked):
             self._say_limits(asked)
             return None
-        return self.record(self.run(self._probe(move, settings)))
+        return self.record(self.ask(self._probe(move, settings)))
 
     def _drop_what_failed(self, outcome: Outcome) -> None:
         """Takes knobs of the loader out of the search that can only fail again."""
@@ -245,7 +252,7 @@ class Plan:
     def _numerics(self, probe: Probe) -> Outcome:
         """Asked once for settings that compute the same numbers."""
         known = self.ledger.parts.get(("numerics", probe.settings))
-        return known if known is not None else self.record(self.run(probe))
+        return known if known is not None else self.record(self.ask(probe))
 
     def _look_at_parts(self) -> None:
         """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""

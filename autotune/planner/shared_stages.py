@@ -15,7 +15,10 @@ __all__ = ["compile_last", "local_moves", "rescue", "same_batch"]
 def rescue(search: Search) -> Moves:
     """Where the batch had to be split to fit: recomputing activations may hold more of it at a time."""
     baseline = search.candidates.baseline
-    if not search.candidates.split or "activation_checkpointing" in search.candidates.dropped:
+    if "activation_checkpointing" in search.candidates.dropped:
+        return
+    if not search.candidates.split:
+        search.skipped["activation_checkpointing"] = "saves memory and costs time: only for a batch that does not fit"
         return
     settings = baseline.replace(activation_checkpointing=True)
     larger = batch_times(search, settings, 2) or _merged(search, settings)
@@ -73,7 +76,8 @@ def local_moves(search: Search) -> Moves:
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
     moves = [*_number_moves(search, settings, chance), *_flag_moves(search, settings)]
     for change in chance.sample(moves, min(len(moves), chance.choice((1, 1, 2)))):
-        settings = settings.replace(**change)
+        workers = change.pop("num_workers", None)
+        settings = (settings if workers is None else search.candidates.shared(settings, workers)).replace(**change)
     factor = chance.choice((None, None, 0.5, 0.7, 1.4, 2.0))
     return settings if factor is None else batch_times(search, settings, factor) or settings
 

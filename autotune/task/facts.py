@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
 from autotune.errors import ConfigError
 from autotune.task.batches import batch_bytes, batch_rows, batch_signature, batch_tensors
 from autotune.task.fingerprint import task_fingerprint
+from autotune.task.layers import has_channels_last_weights, has_compiled_parts, repeated_blocks
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
@@ -80,6 +80,12 @@ class Facts:
     """Tensors that each sample adds to a batch, where a collate function leaves samples apart."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
+    has_repeated_blocks: bool = False
+    """Blocks that occur more than once: they can be compiled, and their activations recomputed, one by one."""
+    has_compiled_parts: bool = False
+    """Submodules are results of ``torch.compile``."""
+    has_set_epoch: bool = False
+    """The dataset is told of each epoch, which workers kept from one epoch to the next would not hear."""
 
     @classmethod
     def of(
@@ -125,7 +131,7 @@ class Facts:
             parameters=sum(parameter.numel() for parameter in parameters),
             parameter_bytes=sum(parameter.nbytes for parameter in parameters),
             model_dtype=_main_dtype(parameters),
-            has_conv_4d=_has_conv_4d(model),
+            has_conv_4d=has_channels_last_weights(model),
             has_batch_norm=any(isinstance(module, _BatchNorm) for module in model.modules()),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             loss=loss.description,
@@ -137,6 +143,9 @@ class Facts:
             reduction=loss.reduction,
             **_tensor_counts(batch, expected or rows),
             warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            has_repeated_blocks=bool(repeated_blocks(model)),
+            has_compiled_parts=has_compiled_parts(model),
+            has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,7 +168,7 @@ class Facts:
         """
         names = {item.name for item in dataclasses.fields(cls)}
         if isinstance(data, Mapping):
-            data = {"reduction": "mean", "batch_tensors": 0, "sample_tensors": 0, "warnings": (), **data}
+            data = {**_OPTIONAL, **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
@@ -167,6 +176,9 @@ class Facts:
         for name in ("optimizer_implementations", "warnings"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+_OPTIONAL = {item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING}
 
 
 def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:
@@ -265,11 +277,6 @@ def _main_dtype(parameters: list[nn.Parameter]) -> str:
             name = str(parameter.dtype).removeprefix("torch.")
             elements[name] = elements.get(name, 0) + parameter.numel()
     return max(elements, key=lambda name: elements[name]) if elements else "none"
-
-
-def _has_conv_4d(model: nn.Module) -> bool:
-    dimensions = {module.weight.ndim for module in model.modules() if isinstance(module, _ConvNd)}
-    return 4 in dimensions and 5 not in dimensions
 
 
 def _caller(data: LoaderParts) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from autotune.errors import SettingsError, TaskError
+from autotune.task.layers import compiled_in_place
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.optimizer_spec import OptimizerFactory, OptimizerSpec
 
@@ -114,6 +115,12 @@ def _check_module(model: nn.Module) -> None:
         raise TaskError(
             "model is already compiled by torch.compile.",
             "Pass the module as it was before (model._orig_mod); whether to compile is one of the things tuned.",
+        )
+    in_place = compiled_in_place(model)
+    if in_place:
+        raise TaskError(
+            f"model{f'.{in_place[0]}' if in_place[0] else ''} is already compiled: compile() was called on it.",
+            "Hand it over before that; whether to compile is one of the things tuned.",
         )
     lazy = [name for name, module in model.named_modules() if _is_lazy(module)]
     if lazy:

@@ -23,6 +23,7 @@ from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
 from autotune.task.samples import described_rows, first_batch
+from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import run_compute
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
@@ -109,7 +110,7 @@ class Bench:
         self.describe()
         self._phase = "build"
         try:
-            with switches(probe.settings):
+            with switches(probe.settings), strict_recompiles(probe.settings):
                 return self._answer(probe)
         except NotFinite as error:
             return self._rejected(probe, f"{error}.".capitalize(), "numerics", None)
@@ -238,6 +239,9 @@ class Bench:
             self.poisoned = not accelerated
             return OutOfMemory(kind=probe.kind, settings=probe.settings, where=where, message=message)
         self.poisoned = accelerated and _broken_context(error)
+        endless = recompile_limit_hit(error)
+        if endless is not None:
+            return self._rejected(probe, f"{endless}.", "compile", text, _qualified(error))
         rejected = self._rejected(probe, message, self._phase, text, _qualified(error))
         return dataclasses.replace(rejected, size_limit=too_large)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.hardware import CpuMeter, tree_memory_bytes
+from autotune.hardware import CpuMeter, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
@@ -31,6 +31,8 @@ class NotFinite(Exception):
 class _Load:
     others_cores: float | None
     redone: int
+    read_bytes: int | None
+    fetched_bytes: int | None
 
 
 def run_joint(
@@ -68,6 +70,8 @@ def run_joint(
         largest_batch_rows=window.largest_batch_rows,
         others_cores=load.others_cores,
         redone=load.redone,
+        read_bytes=load.read_bytes,
+        fetched_bytes=load.fetched_bytes,
         cut=window.cut,
         peak_ram_bytes=tree_memory_bytes(os.getpid()),
         peak_accelerator_bytes=_peak(device),
@@ -114,6 +118,7 @@ def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measure
 def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], float]) -> tuple[Window, _Load]:
     deadline = clock() + probe.deadline_s / 3  # leaves the parent's deadline out of reach
     for redone in range(_REDOS + 1):
+        before = io_bytes(os.getpid())
         meter = CpuMeter()
         meter.start()
         window = measure(
@@ -130,7 +135,15 @@ def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], floa
         last = _REDOS if probe.kind == "joint" else 0  # the race repeats whole rounds itself
         if not disturbed or redone == last or clock() + probe.window_s > deadline:
             break
-    return window, _Load(others, redone)
+    read = _difference(before, io_bytes(os.getpid()))
+    return window, _Load(others, redone, *read)
+
+
+def _difference(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tuple[int | None, int | None]:
+    if before is None or after is None:
+        return None, None
+    # Non-persistent workers that ended meanwhile take their counts with them.
+    return max(0, after[0] - before[0]), max(0, after[1] - before[1])
 
 
 def _finish_round(live: Live, group: int) -> None:

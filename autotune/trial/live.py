@@ -19,6 +19,7 @@ from autotune.build.train_step import TrainStep
 from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
 from autotune.task.rows import RowCounter
+from autotune.trial.compiled import CompiledState
 from autotune.trial.indices import ContinuedSampler
 from autotune.trial.models import ModelPool
 from autotune.trial.stream import BatchStream
@@ -140,24 +141,6 @@ class LiveBuilder:
         if data.iterable or data.batches_kept or data.sampler is not None or not data.samples:
             return None
         return ContinuedSampler(data.samples, offset=self._samples_read, shuffle=bool(data.shuffle), seed=0)
-
-
-class CompiledState:
-    """Dynamo's cache holds one compiled setting at a time.
-
-    Its entries belong to code, not to models: a second batch size would be compiled with dynamic shapes, and after
-    eight graphs it silently runs eager. So what was compiled for other settings is forgotten first.
-    """
-
-    def __init__(self) -> None:
-        self._compiled: Settings | None = None
-
-    def enter(self, settings: Settings) -> None:
-        """Forgets other settings' graphs, unless these very ones are compiled already."""
-        training = settings.replace(num_workers=0, pin_memory=False)
-        if training != self._compiled:
-            torch._dynamo.reset()
-            self._compiled = training
 
 
 def _end_workers(loader: DataLoader[Any], stream: BatchStream) -> None:

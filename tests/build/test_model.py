@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.build.model import has_channels_last_weights, prepare_model, repeated_blocks
+from autotune.build.model import prepare_model
 from autotune.errors import SettingsError
 from autotune.settings import Settings
+from autotune.task.layers import has_channels_last_weights, repeated_blocks
 
 
 class Block(nn.Module):

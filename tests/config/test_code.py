@@ -87,6 +87,46 @@ def test_code_trains_as_the_train_step_does(make_config: MakeConfig) -> None:
         torch.testing.assert_close(ours.detach(), theirs.detach())
 
 
+class Residual(nn.Module):
+    """Two equal blocks over images of (batch, 3, 8, 8); counts their forward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.classify = nn.Linear(192, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of two classes."""
+        for block in self.blocks:
+            images = block(images)
+        return self.classify(images.flatten(1))
+
+
+class Block(nn.Module):
+    """One convolution."""
+
+    passes = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images of the same shape."""
+        Block.passes += torch.is_grad_enabled()
+        return torch.relu(self.conv(images))
+
+
+def test_recomputed_activations_are_in_the_code(make_config: MakeConfig, task: Task) -> None:
+    """Each block runs forward twice per step, as in the run that was measured."""
+    task = Task(Residual(), task.data.dataset, loss_fn=nn.CrossEntropyLoss(), device="cpu")
+    config = make_config(Settings(batch_size=35, activation_checkpointing=True), of=task)
+    before = Block.passes
+    model = copy.deepcopy(task.build_model())
+    _run(config, model=model, blocks=list(model.blocks), epochs=1)
+    assert Block.passes - before == 2 * 2 * 2  # blocks, steps, passes
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("steps", [1, 4])

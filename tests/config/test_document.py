@@ -189,6 +189,16 @@ def test_what_json_cannot_hold_is_listed_by_name(make_config: MakeConfig, task: 
     assert kinds["optimizer"].endswith("_OwnSGD")
 
 
+def test_recomputed_activations_are_listed_and_listed_once(make_config: MakeConfig) -> None:
+    """No argument of torch's expresses them; writing what was read says it no second time."""
+    config = make_config(Settings(batch_size=16, activation_checkpointing=True))
+    written = config.to_json()
+    assert [entry.partition(":")[0] for entry in written["not_portable"]].count("activation_checkpointing") == 1
+    again = TunedConfig.from_json(written)
+    assert again.to_json()["not_portable"] == written["not_portable"]
+    assert not any("checkpointing" in entry for entry in make_config().to_json()["not_portable"])
+
+
 def test_same_batch_answer_is_stored_once_and_only_where_it_differs(make_config: MakeConfig) -> None:
     """It comes back as a config of its own; without a change of batch there is none."""
     same = make_config(Settings(batch_size=16, num_threads=1))

@@ -43,7 +43,7 @@ def answer(
     model: Callable[[], nn.Module],
     dataset: Any,
     *,
-    budget_s: float = 30.0,
+    budget_s: float = 90.0,
     cores: int = 2,
     space: Space | None = None,
     rules: BatchRules | None = None,
@@ -52,7 +52,8 @@ def answer(
 ) -> tuple[Settings, list[Outcome], Found]:
     """The settings that would be returned, all trials, and what the search left.
 
-    With ``race_s`` they are raced as in a real call; without, a gain above the margin stands for a won race.
+    The budget is far more than a quiet machine needs: the plan stops by itself. With ``race_s`` they are raced as in
+    a real call; without, a gain above the margin stands for a won race.
     """
     task = Task(model, dataset, loss_fn=nn.CrossEntropyLoss(), device="cpu")
     found = {"cpu_bf16_native": False, "has_compiler": False, "accelerator": None, **hardware_facts}

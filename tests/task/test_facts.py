@@ -268,3 +268,31 @@ def test_time_first_batches_are_counted_by_the_rows_asked_for() -> None:
     found = Facts.of(task, task.model, task.data, batch, loss, "cpu", rows=3)
     assert found.batch_signature == "tuple(float32[5,3,4], int64[*])"
     assert found.sample_bytes == 5 * 4 * 4 + 8
+
+
+class Told(TensorDataset):
+    """Data that is told of each epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """For instance, to shuffle anew."""
+
+
+def test_what_decides_about_blocks_compilation_and_persistent_workers_is_noted() -> None:
+    """Repeated blocks, parts compiled by the user, and data that wants to be told of epochs."""
+    plain = facts()
+    assert not (plain.has_repeated_blocks)
+    assert not (plain.has_compiled_parts)
+    assert not (plain.has_set_epoch)
+    block = nn.Sequential(nn.Linear(4, 4))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    assert facts(nn.Sequential(Block(), Block(), nn.Linear(4, 2))).has_repeated_blocks
+    assert facts(nn.Sequential(torch.compile(block, backend="eager"), nn.Linear(4, 2))).has_compiled_parts
+    assert facts(dataset=Told(*data().tensors)).has_set_epoch

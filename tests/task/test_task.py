@@ -120,6 +120,14 @@ def test_a_compiled_model_is_refused_with_the_module_to_pass() -> None:
         Task(torch.compile(net()), data())
 
 
+def test_a_model_compiled_in_place_is_refused_by_name() -> None:
+    """Its copy in the isolated process would be eager, and so would be what is called the baseline."""
+    model = net()
+    model[0].compile(backend="eager")
+    with pytest.raises(TaskError, match=r"model\.0 is already compiled"):
+        Task(model, data())
+
+
 @pytest.mark.parametrize(
     ("factory", "named"),
     [(lambda: 3, "returned int"), (lambda: 1 / 0, "ZeroDivisionError"), (lambda needed: needed, "TypeError")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,3 +334,32 @@ def test_ragged_samples_are_the_users_error_with_the_remedy(bench: Any) -> None:
 
     with pytest.raises(TaskError, match="collate_fn"):
         bench(Net(), Ragged(), base_batch_size=4).describe()
+
+
+class Files(Dataset[Any]):
+    """Samples of 256 KiB in files."""
+
+    def __init__(self, folder: Any) -> None:
+        self.paths = [folder / f"{number}.bin" for number in range(8)]
+        for path in self.paths:
+            path.write_bytes(bytes(2**18))
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> Any:
+        read = self.paths[index % 8].read_bytes()
+        return torch.full((8,), float(read[0])), index % 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux says what a process has read")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_window_reads_from_files_is_noted(bench: Any, tmp_path: Path, workers: int) -> None:
+    """Samples of 256 KiB, whoever reads them; little of it from storage, since they were just written."""
+    outcome = bench(Net(), Files(tmp_path)).run(_probe(window_s=0.3, batch_size=8, num_workers=workers))
+    assert isinstance(outcome, Measured)
+    assert outcome.read_bytes is not None
+    assert outcome.fetched_bytes is not None
+    rows = sum(chunk.rows for chunk in outcome.chunks)
+    assert outcome.read_bytes > rows * 2**18 / 4  # workers may have read a part ahead of the window
+    assert outcome.fetched_bytes < outcome.read_bytes / 2
