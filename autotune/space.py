@@ -138,6 +138,8 @@ class Candidates:
                 return f"{name}: {self.dropped[name]}"
             if not self.space.allows(name, value):
                 return f"{name}={value!r} is outside the space you allowed"
+        if settings.num_workers > max(self.most_workers, self.baseline.num_workers):
+            return f"num_workers: {self.facts.one_worker_only}"
         return self._batch_refusal(settings) or self.limit_refusal(settings)
 
     def without(self, knob: str, reason: str) -> Candidates:
@@ -159,7 +161,7 @@ class Candidates:
         if num_threads is not None and "num_threads" not in self.dropped:
             changes["num_threads"] = self.space.nearest("num_threads", num_threads)
         if "num_workers" not in self.dropped:
-            changes["num_workers"] = self.space.nearest("num_workers", num_workers)
+            changes["num_workers"] = self.space.nearest("num_workers", min(num_workers, self.most_workers))
         shared = settings.replace(**changes)
         if not shared.num_workers or "num_workers" not in changes:
             return shared
@@ -170,6 +172,11 @@ class Candidates:
     def with_split_baseline(self, baseline: Settings) -> Candidates:
         """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""
         return dataclasses.replace(self, baseline=baseline, split=True)
+
+    @property
+    def most_workers(self) -> int:
+        """Largest worker count that may be tried."""
+        return 1 if self.facts.one_worker_only else DOMAINS["num_workers"].high
 
     def loading_bytes(self, settings: Settings) -> int:
         """Bytes of the batches that workers hold ready or under way."""
@@ -331,8 +338,8 @@ def _precision_reason(facts: Facts) -> str:
 
 
 def _stream_reason(facts: Facts) -> str | None:
-    if facts.iterable and not facts.loader["num_workers"]:
-        return "an iterable dataset that is not known to shard itself would repeat its samples in every worker"
+    if facts.one_worker_only and facts.loader["num_workers"] > 1:  # what it yields depends on their number
+        return f"kept as it is: {facts.one_worker_only}"
     return None
 
 

@@ -14,3 +14,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.accelerator.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an accelerator"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Figures that a test recorded (``record_property("figures", …)``), one line each."""
+    for report in (one for found in terminalreporter.stats.values() for one in found):
+        figures = dict(getattr(report, "user_properties", ())).get("figures")
+        if figures is not None and report.when == "teardown":
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {figures}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.errors import SettingsError
 from autotune.settings import Settings
-from autotune.space import BatchRules, Space, _baseline, largest_divisor
+from autotune.space import BatchRules, Space, _baseline, _stream_reason, largest_divisor
 from tests.planner.fake_machine import candidates
 
 
@@ -112,3 +113,19 @@ def test_sharing_out_cores_keeps_to_what_is_dropped_and_allowed() -> None:
     own = candidates(space=Space(prefetch_factor=[5], persistent_workers=[False]))
     assert own.shared(baseline, 2).prefetch_factor == 5
     assert own.refusal(own.shared(baseline, 2)) is None
+
+
+def test_a_stream_that_does_not_shard_itself_may_have_one_worker() -> None:
+    """Two would repeat its samples; the reason says so."""
+    facts = SimpleNamespace(sample_bytes=100, samples=None, one_worker_only="it would repeat its samples")
+    stream = candidates(facts=facts)
+    assert stream.refusal(stream.baseline.replace(num_workers=1)) is None
+    assert "repeat" in str(stream.refusal(stream.baseline.replace(num_workers=2)))
+
+
+def test_the_callers_own_workers_on_such_a_stream_are_kept() -> None:
+    """Any other number of them would change what an epoch holds."""
+    facts: Any = SimpleNamespace(one_worker_only="it would repeat its samples", loader={"num_workers": 2})
+    assert "repeat" in str(_stream_reason(facts))
+    facts.loader = {"num_workers": 1}
+    assert _stream_reason(facts) is None

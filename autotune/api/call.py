@@ -46,9 +46,10 @@ def autotune(
     """Measures real training steps here and returns the fastest settings that could be proven.
 
     Args:
-        model: ``nn.Module``, or a factory ``() -> nn.Module``.
+        model: ``nn.Module``, or a factory ``() -> nn.Module``. A ``LightningModule`` (or its class) brings its
+            ``training_step`` and ``configure_optimizers`` along.
         dataset: Dataset, iterable dataset, a factory of either, or your own DataLoader: its sampler, collate_fn,
-            generator, … are kept, and its settings are the baseline.
+            generator, … are kept, and its settings are the baseline; of a ``LightningDataModule`` that it trains on.
         loss_fn: ``(output, target) -> scalar``. None: inferred, for measuring only.
         training_step: ``(model, batch) -> loss`` or ``(loss, weight)``, for everything else.
         optimizer: Optimizer, ``(params) -> Optimizer``, or None for AdamW with lr 1e-3 (assumed, and said).

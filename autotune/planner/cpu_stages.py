@@ -20,7 +20,7 @@ def split_cores(search: Search) -> Moves:
             continue
         start = search.best
         outcome = yield Move(search.candidates.shared(start.settings, num_workers, num_threads))
-        if num_workers and not rate_of(outcome) and (outcome is None or worker_fault(outcome) is None):
+        if num_workers and outcome is not None and not rate_of(outcome) and worker_fault(outcome) is None:
             workers_pay = False  # far slower already: the data does not take workers well
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from autotune.measurement import Measured, Outcome, Probe
 from autotune.settings import Settings
 
-__all__ = ["MOST_DRIFT", "TOLERANCES", "numerics_refusal"]
+__all__ = ["CHANGES_NUMBERS", "MOST_DRIFT", "TOLERANCES", "numerics_refusal"]
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 2e-3, "bf16-mixed": 3e-2, "fp16-mixed": 3e-2}
 """Largest relative difference of the loss on one batch from equal weights. bf16 keeps 8 bits of mantissa (relative
@@ -16,7 +16,8 @@ rounding 4e-3), tf32 and fp16 11 (5e-4); a loss averages many rounded terms, so 
 MOST_DRIFT = 0.1
 """Largest relative excess of the mean loss after some real steps over fp32's: beyond what rounding alone does."""
 
-_CHANGES_NUMBERS = ("precision", "channels_last", "compile_mode", "compile_scope")
+CHANGES_NUMBERS = ("precision", "channels_last", "compile_mode", "compile_scope")
+"""Knobs by which a setting may compute other numbers than another."""
 _WINDOW_S = 2.0
 
 
@@ -24,7 +25,7 @@ def numerics_refusal(
     settings: Settings, baseline: Settings, *, run: Callable[[Probe], Outcome], deadline_s: float
 ) -> str | None:
     """Why ``settings`` may not ship, or None; asks nothing if no knob that changes numbers differs."""
-    if not set(_CHANGES_NUMBERS) & set(baseline.differences(settings)):
+    if not set(CHANGES_NUMBERS) & set(baseline.differences(settings)):
         return None
     outcome = run(Probe(kind="numerics", settings=settings, window_s=_WINDOW_S, deadline_s=deadline_s))
     what = f"{settings.precision}{', channels_last' if settings.channels_last else ''}"

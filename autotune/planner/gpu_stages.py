@@ -88,7 +88,7 @@ def verify_together(search: Search) -> Moves:
         return
     cores = search.hardware.cores
     for count in (cores - 1, cores // 2, cores):
-        if count > 0:
+        if 0 < count <= search.candidates.most_workers:
             yield Move(_shared(search, search.guess, count))
 
 
@@ -119,7 +119,7 @@ def _with_workers(search: Search, settings: Settings, rate: float) -> Settings:
     load = rate * _seconds_per_sample(search)
     if load < search.pace.no_workers_below:
         return search.candidates.shared(settings, 0)
-    most = max(1, search.hardware.cores - 1)
+    most = min(max(1, search.hardware.cores - 1), search.candidates.most_workers)
     count = min(most, max(1, math.ceil(search.pace.loader_headroom * load)))
     return _shared(search, settings, count)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from autotune.measurement import Measured, Outcome, ProbeKind
+from autotune.measurement import Measured, Outcome, ProbeKind, TimedOut
+from autotune.planner.gate import CHANGES_NUMBERS
 from autotune.settings import Settings
 from autotune.space import Candidates
 
@@ -62,6 +63,14 @@ class Ledger:
         """What a compute or loader probe of these settings measured."""
         outcome = self.parts.get((kind, settings))
         return outcome if isinstance(outcome, Measured) else None
+
+    def hung_comparison(self, settings: Settings) -> TimedOut | None:
+        """A comparison with fp32 that hung with the same knobs, as far as they change numbers."""
+        for (kind, other), outcome in self.parts.items():
+            alike = not set(CHANGES_NUMBERS) & set(settings.differences(other))
+            if kind == "numerics" and alike and isinstance(outcome, TimedOut):
+                return outcome
+        return None
 
     def fastest_part(self, kind: ProbeKind) -> Measured | None:
         """The fastest compute or loader probe."""

@@ -7,11 +7,11 @@ Everything measured goes into the study; nothing measured here is returned witho
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import Measured, Outcome, Probe
+from autotune.measurement import Measured, Outcome, Probe, TimedOut
 from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
@@ -239,9 +239,9 @@ class Plan:
         for measured in self.ledger.ranked(same_batch=same_batch):
             if measured.settings == baseline:
                 return None
-            refusal = numerics_refusal(
-                measured.settings, baseline, run=self._numerics, deadline_s=self.deadline_s(self.pace.trial_cap_s)
-            )
+            # Half of what is left at most: however many comparisons hang, the budget holds.
+            deadline_s = min(self.pace.trial_cap_s, self.until_end_s() / 2)
+            refusal = numerics_refusal(measured.settings, baseline, run=self._numerics, deadline_s=deadline_s)
             if refusal is None:
                 return measured
             self.ledger.ban(measured.settings, refusal)
@@ -250,9 +250,14 @@ class Plan:
         return None
 
     def _numerics(self, probe: Probe) -> Outcome:
-        """Asked once for settings that compute the same numbers."""
-        known = self.ledger.parts.get(("numerics", probe.settings))
-        return known if known is not None else self.record(self.ask(probe))
+        """Asked once for settings that compute the same numbers; what hung is not asked again in another batch size."""
+        settings = probe.settings.replace(num_workers=0, pin_memory=False)
+        known = self.ledger.parts.get(("numerics", settings)) or self.ledger.hung_comparison(settings)
+        if known is not None:
+            return known
+        if probe.deadline_s < _LEAST_TRIAL_S:
+            return TimedOut(kind="numerics", settings=settings, deadline_s=max(0.0, probe.deadline_s))
+        return self.record(self.ask(replace(probe, settings=settings)))
 
     def _look_at_parts(self) -> None:
         """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,20 @@ def main() -> None:
     _show_last_words()
     desk = Desk(Path.cwd())
     reader = FrameReader(requests)
+    code = 1
     try:
-        while not desk.done:
-            write_frame(answers, desk.answer(_required(reader.read())))
-    except (EOFError, BrokenPipeError):  # the parent is done, or gone
-        pass
-    desk.close()
+        with suppress(EOFError, BrokenPipeError):  # the parent is done, or gone
+            while not desk.done:
+                write_frame(answers, desk.answer(_required(reader.read())))
+        desk.close()
+        code = 0
+    except SystemExit as error:  # of the user's code
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code & 0xFF)  # Python's own way out would wait for every thread that the user's code left running
 
 
 class Desk:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import GeneratorType
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from autotune.errors import TaskError
 from autotune.task.names import qualified_name
@@ -87,6 +87,17 @@ def check_dataset(data: Any) -> None:
         )
     if not isinstance(data, IterableDataset):
         _check_map_style(data)
+    elif any(isinstance(stage, DataLoader) for stage in _stages(data)):
+        raise TaskError(
+            f"dataset ({qualified_name(type(data))}) is a loader of whole batches with a DataLoader inside.",
+            "Pass the pipeline before that loader, or torch's DataLoader over it with batch_size=None.",
+        )
+
+
+def _stages(data: Any) -> Iterable[Any]:
+    """The parts of a pipeline as WebDataset makes them, whose ``WebLoader`` is no ``DataLoader``."""
+    stages = getattr(data, "pipeline", ())
+    return stages if isinstance(stages, (list, tuple)) else ()
 
 
 def _is_one_pass(data: Any) -> bool:

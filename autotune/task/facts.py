@@ -21,6 +21,7 @@ from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
+from autotune.task.sharding import one_worker_only
 from autotune.task.task import Task
 from autotune.task.workers import sharing_warnings, start_method, workers_refused
 
@@ -74,6 +75,8 @@ class Facts:
     fingerprint: str
     reduction: Literal["mean", "sum"] = "mean"
     """Whether the loss is the mean or the sum over the samples of a batch."""
+    one_worker_only: str | None = None
+    """Why this stream may have one worker at most; None for map-style data and streams that shard themselves."""
     batch_tensors: int = 0
     """Tensors in a batch, whatever its size."""
     sample_tensors: int = 0
@@ -117,6 +120,7 @@ class Facts:
             TaskError: The optimizer callable failed, or the number of rows in a batch cannot be told.
         """
         device = torch.device(device)
+        refused = workers_refused(data, batch)
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
         expected, rows = rows, batch_rows(batch, rows)
@@ -137,12 +141,13 @@ class Facts:
             loss=loss.description,
             loss_inferred=loss.inferred,
             **_optimizer_facts(spec, model, device),
-            workers_refused=workers_refused(data, batch),
+            workers_refused=refused,
+            one_worker_only=None if refused else one_worker_only(data),
             caller=_caller(data),
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
             **_tensor_counts(batch, expected or rows),
-            warnings=(*loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
             has_repeated_blocks=bool(repeated_blocks(model)),
             has_compiled_parts=has_compiled_parts(model),
             has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),
@@ -235,7 +240,8 @@ def _implementations(spec: OptimizerSpec, model: nn.Module, device: torch.device
     if "foreach" in accepted and device.type in _FOREACH_DEVICES and not tensor_lr:
         found.append("foreach")
     floating = all(parameter.is_floating_point() for parameter in model.parameters() if parameter.requires_grad)
-    if "fused" in accepted and device.type in _FUSED_DEVICES and floating:
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())  # gradients of embeddings
+    if "fused" in accepted and device.type in _FUSED_DEVICES and floating and not sparse:
         found.append("fused")
     return tuple(found)
 

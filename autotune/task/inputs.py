@@ -169,7 +169,7 @@ def _split_sequence(
     if len(batch) == 1:  # TensorDataset(x) yields [x]
         return split_inputs(batch[0], forward=forward, keep_labels=keep_labels)
     at = _target_index(batch)
-    inputs = _positional_inputs([*batch[:at], *batch[at + 1 :]], forward)
+    inputs = _positional_inputs([*batch[:at], *batch[at + 1 :]], batch[at], forward)
     label = forward.label if forward is not None else None
     if forward is not None and label is not None and label not in inputs.kwargs:
         free = label not in forward.positional[: len(inputs.args)]
@@ -184,16 +184,25 @@ def _target_index(batch: Any) -> int:
     return len(batch) - 1 if found is None else names.index(found)
 
 
-def _positional_inputs(values: list[Any], forward: Forward | None) -> ModelInputs:
+def _positional_inputs(values: list[Any], target: Any, forward: Forward | None) -> ModelInputs:
     only = values[0] if len(values) == 1 else None
     fields = _named_fields(only)
     if fields is not None:
         return _named_inputs(fields, only, forward)
-    if isinstance(only, (tuple, list)) and not isinstance(only, PackedSequence) and _takes_all(only, forward):
+    if isinstance(only, (tuple, list)) and not isinstance(only, PackedSequence) and _takes_all(only, target, forward):
         return ModelInputs(args=tuple(only))
     return ModelInputs(args=tuple(values))
 
 
-def _takes_all(values: Any, forward: Forward | None) -> bool:
+def _takes_all(values: Any, target: Any, forward: Forward | None) -> bool:
     # A model that takes fewer arguments than the nested list has items takes the list itself (images of a detector).
+    if _one_per_sample(values, target):
+        return False
     return forward is None or forward.any_positional or len(values) <= len(forward.positional)
+
+
+def _one_per_sample(values: Any, target: Any) -> bool:
+    """Whether inputs and target are lists with an entry per sample, and not several inputs and targets of all rows."""
+    if not isinstance(target, (tuple, list)) or len(target) != len(values):
+        return False
+    return len({tuple(getattr(item, "shape", ()))[:1] for item in (*values, *target)}) > 1

@@ -17,8 +17,9 @@ from torch.utils.data import (
     default_convert,
 )
 
-from autotune.errors import SettingsError, TaskError
+from autotune.errors import AutotuneError, SettingsError, TaskError
 from autotune.task.dataset import FactoryStream, check_dataset, is_factory, length
+from autotune.task.lightning import TrainDataLoader, is_data_module
 from autotune.task.names import qualified_name
 from autotune.task.worker_state import SharedState, shared_states
 
@@ -85,8 +86,8 @@ class LoaderParts:
         """Take apart what the user handed over; nothing is iterated, called or changed.
 
         Args:
-            data: A map-style dataset (``__getitem__`` and ``__len__``), an ``IterableDataset``, a ``DataLoader``, or
-                a factory without arguments that makes one of these.
+            data: A map-style dataset (``__getitem__`` and ``__len__``), an ``IterableDataset``, a ``DataLoader``, a
+                ``LightningDataModule``, or a factory without arguments that makes one of these.
             collate_fn: List of samples -> batch; None: torch's default.
             sampler: Iterable of indices; None: by ``shuffle``.
             shuffle: None: True for map-style datasets without a sampler.
@@ -99,6 +100,8 @@ class LoaderParts:
             SettingsError: Arguments that cannot go together.
         """
         _check_arguments(collate_fn, sampler, shuffle)
+        if is_data_module(data):
+            data = TrainDataLoader(data)
         if isinstance(data, DataLoader):
             _refuse_beside_loader(collate_fn=collate_fn, sampler=sampler, shuffle=shuffle)
             return _of_loader(data)
@@ -132,6 +135,8 @@ class LoaderParts:
             return self
         try:
             made = self.dataset_factory()
+        except AutotuneError:
+            raise
         except Exception as error:
             raise TaskError(
                 f"The dataset factory {qualified_name(self.dataset_factory)} raised {type(error).__name__}: {error}.",
@@ -144,7 +149,8 @@ class LoaderParts:
                 f"The dataset factory {qualified_name(self.dataset_factory)} returned another callable.",
                 "It must return a dataset or a DataLoader.",
             )
-        return LoaderParts.of(made, collate_fn=self.collate_fn, sampler=self.sampler, shuffle=self.shuffle)
+        parts = LoaderParts.of(made, collate_fn=self.collate_fn, sampler=self.sampler, shuffle=self.shuffle)
+        return parts.resolve() if is_data_module(made) else parts
 
     @property
     def iterable(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from autotune.errors import TaskError
+from autotune.errors import AutotuneError, TaskError
 from autotune.task.names import qualified_name
 
 __all__ = ["ASSUMED_LR", "SCALED_MARK", "OptimizerFactory", "OptimizerSpec", "ParameterGroup"]
@@ -37,6 +37,8 @@ class OptimizerSpec:
     """Empty: one group of all trainable parameters, with the defaults."""
     factory: OptimizerFactory | None = None
     """The user's (parameters) -> Optimizer, kept after ``resolve``."""
+    of_model: bool = False
+    """The factory is called with the model itself, which knows how its parameters are to be optimized."""
     assumed: bool = False
     """No optimizer was given."""
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class OptimizerSpec:
                     f"{type(optimizer).__name__}(params, {spec.unknown_argument}=...).",
                 )
             return spec
+        _refuse_several(optimizer, "optimizer holds")
         if not callable(optimizer):
             raise TaskError(
                 f"optimizer must be a torch Optimizer, a callable or None, not {type(optimizer).__name__}.",
@@ -110,7 +113,7 @@ class OptimizerSpec:
         if self.cls is not None or self.factory is None:
             return self
         made = OptimizerSpec._of_instance(self.call_factory(model), model)
-        return dataclasses.replace(made, factory=self.factory)
+        return dataclasses.replace(made, factory=self.factory, of_model=self.of_model)
 
     def call_factory(self, model: nn.Module) -> Optimizer:
         """The optimizer that the user's factory makes of ``list(model.parameters())``.
@@ -127,13 +130,17 @@ class OptimizerSpec:
         if self.factory is None:
             raise TaskError("The optimizer was not given as a callable.", "Build it from cls and groups.")
         name = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        given = "the list of the model's parameters"
         try:
-            made = self.factory(list(model.parameters()))
+            made = self.factory(model if self.of_model else list(model.parameters()))
+        except AutotuneError:
+            raise
         except Exception as error:
             raise TaskError(
                 f"The optimizer callable {name} raised {type(error).__name__}: {error}.",
-                "It is called with the list of the model's parameters.",
+                f"It is called with {'the model' if self.of_model else given}.",
             ) from error
+        _refuse_several(made, f"The optimizer callable {name} returned")
         if not isinstance(made, Optimizer):
             raise TaskError(
                 f"The optimizer callable {name} returned {type(made).__name__}.", "It must return a torch Optimizer."
@@ -215,6 +222,15 @@ def refuse_closure(optimizer: Optimizer) -> None:
         raise TaskError(
             f"{type(optimizer).__name__} needs a closure, which evaluates a batch several times per step.",
             "Use an optimizer that steps on one gradient.",
+        )
+
+
+def _refuse_several(given: Any, subject: str) -> None:
+    items = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(items, (list, tuple)) and items and all(isinstance(item, Optimizer) for item in items):
+        raise TaskError(
+            f"{subject} {len(items)} optimizers in a {type(given).__name__}, where one is needed.",
+            "Pass one optimizer with a parameter group for each, and add the losses up in training_step.",
         )
 
 

@@ -125,7 +125,7 @@ def is_per_sample(parts: list[Any], rows: int) -> bool:
     Returns:
         True where there are as many as rows, but not each of as many rows.
     """
-    return len(parts) == rows and not all(_has_rows(part) and part.shape[0] == rows for part in parts)
+    return len(parts) == rows and not all(_is_field(part, rows) for part in parts)
 
 
 def _usual_rows(batch: Any, counts: list[_Count]) -> int:
@@ -163,6 +163,10 @@ def _target(batch: Any) -> Any:
     except TaskError:  # an empty sequence somewhere: it has no target
         return None
     return target if _has_rows(target) else None
+
+
+def _is_field(part: Any, rows: int) -> bool:
+    return len(part) == rows if isinstance(part, (list, tuple)) or _has_rows(part) else False
 
 
 def _has_rows(value: Any) -> bool:

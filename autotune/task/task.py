@@ -14,6 +14,14 @@ from torch.optim import Optimizer
 
 from autotune.errors import SettingsError, TaskError
 from autotune.task.layers import compiled_in_place
+from autotune.task.lightning import (
+    LightningOptimizer,
+    LightningStep,
+    check_automatic,
+    has_own,
+    is_lightning_module,
+    unmeasured_hooks,
+)
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.optimizer_spec import OptimizerFactory, OptimizerSpec
 
@@ -24,9 +32,11 @@ class Task:
     """What is trained. Treat it as immutable; it holds the user's own objects and changes none of them.
 
     Args:
-        model: The module, or a factory of it without arguments.
-        dataset: Map-style dataset, ``IterableDataset``, ``DataLoader`` (its settings are the baseline), or a factory
-            without arguments that makes one of these.
+        model: The module, or a factory of it without arguments. Of a ``LightningModule`` (or its class), its own
+            ``training_step`` and ``configure_optimizers`` are used where ``loss_fn``, ``training_step`` and
+            ``optimizer`` are not given.
+        dataset: Map-style dataset, ``IterableDataset``, ``DataLoader`` (its settings are the baseline),
+            ``LightningDataModule`` (its ``train_dataloader``), or a factory without arguments that makes one of these.
         loss_fn: (output, target) -> 0-dim loss. Default: the model's own loss, else a guess used for measuring only.
         training_step: (model, batch) -> loss or (loss, weight), instead of ``loss_fn``.
         optimizer: An ``Optimizer`` over the model's parameters, or (parameters) -> Optimizer. Default: AdamW(lr=1e-3),
@@ -68,6 +78,9 @@ class Task:
         self.loss_fn = loss_fn
         self.training_step = training_step
         self.optimizer = OptimizerSpec.of(optimizer, model)
+        self.notes: tuple[str, ...] = ()
+        if is_lightning_module(model):
+            self._take_from_lightning(optimizer, dataset)
         self.base_batch_size = _batch_size(base_batch_size)
         self.max_grad_norm = _norm(max_grad_norm)
         self.device = _device(device)
@@ -97,7 +110,27 @@ class Task:
                 "It must return a torch.nn.Module.",
             )
         _check_module(made)
+        self._check_lightning(made)
         return made
+
+    def _take_from_lightning(self, optimizer: Any, dataset: Any) -> None:
+        """The module's own parts in place of those that were not given."""
+        if self.loss_fn is None and self.training_step is None and _is_lightning_with_step(self.model):
+            self.training_step = LightningStep()
+            self.notes = (unmeasured_hooks(self.model, dataset),)
+            if isinstance(self.model, nn.Module):
+                check_automatic(self.model)
+        if optimizer is None and has_own(self.model, "configure_optimizers"):
+            self.optimizer = OptimizerSpec(factory=LightningOptimizer(), of_model=True)
+
+    def _check_lightning(self, made: nn.Module) -> None:
+        if isinstance(self.training_step, LightningStep):
+            check_automatic(made)
+        elif self.loss_fn is None and self.training_step is None and _is_lightning_with_step(made):
+            raise TaskError(
+                f"The model factory {_name(self.model)} returned a LightningModule, whose own step it hides.",
+                f"Pass the class {type(made).__name__} (or functools.partial of it), a module, or training_step=.",
+            )
 
 
 def _check_model(model: Any) -> None:
@@ -108,6 +141,10 @@ def _check_model(model: Any) -> None:
             f"model must be a torch.nn.Module or a factory of one, not {type(model).__name__}.",
             "Pass the module, or a function without arguments that returns it.",
         )
+
+
+def _is_lightning_with_step(model: Any) -> bool:
+    return is_lightning_module(model) and has_own(model, "training_step")
 
 
 def _check_module(model: nn.Module) -> None:

@@ -76,6 +76,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
             samples=10_000,
             batch_tensors=2,
             sample_tensors=0,
+            one_worker_only=None,
             caller={"sharing_strategy": "file_descriptor"},
         ),
         "limits": Limits(ram_bytes=2**33, shm_bytes=2**32, open_files=1024),

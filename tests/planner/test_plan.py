@@ -241,3 +241,48 @@ def test_an_accelerator_gets_one_guess_with_everything_first() -> None:
     assert [probe.kind for probe in machine.probes[:4]] == ["joint", "loader", "compute", "joint"]
     guess = machine.probes[3].settings
     assert (guess.batch_size, guess.precision, guess.pin_memory, guess.num_workers) == (128, "bf16-mixed", True, 3)
+
+
+@pytest.mark.parametrize("budget_s", [30.0, 60.0, 120.0])
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_comparisons_that_hang_leave_time_for_the_race(budget_s: float, accelerated: bool) -> None:
+    """Each set of knobs that changes numbers hangs once at most, for half of the time left at most."""
+
+    def rate(settings: Settings) -> float:
+        gain = (1 + settings.num_workers) * (settings.batch_size or 1) ** 0.3
+        return 100.0 * gain * (2 if settings.precision != "fp32" else 1)
+
+    machine = FakeMachine(rate)
+
+    def run(probe: Probe) -> Outcome:
+        if probe.kind != "numerics":
+            return machine.run(probe)
+        machine.now += probe.deadline_s
+        compared.append((probe.settings.precision, probe.settings.channels_last))
+        return TimedOut(kind="numerics", settings=probe.settings, deadline_s=probe.deadline_s)
+
+    compared: list[tuple[str, bool]] = []
+    accelerator = type("Accelerator", (), {"memory_bytes": 2**34})() if accelerated else None
+    pace = GPU if accelerated else CPU
+    plan = _plan(machine, budget_s=budget_s, run=run, hardware=hardware(4, accelerator), pace=pace)
+    found = plan.search()
+    assert len(compared) == len(set(compared))
+    assert machine.clock() < budget_s
+    assert all(one.settings.precision == "fp32" for one in found.finalists)
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_a_stream_for_one_worker_still_gets_that_one(accelerated: bool) -> None:
+    """More are never asked for; that they are refused does not end the search for workers."""
+
+    def rate(settings: Settings) -> float:
+        return 1000.0 if settings.num_workers else 100.0
+
+    machine = FakeMachine(rate, loader=lambda settings: 100.0, compute=lambda settings: 2000.0)
+    facts = candidates().facts
+    stream: Any = type(facts)(**{**vars(facts), "one_worker_only": "it would repeat its samples"})
+    accelerator = type("Accelerator", (), {"memory_bytes": 2**34})() if accelerated else None
+    machines = {"hardware": hardware(4, accelerator), "pace": GPU if accelerated else CPU}
+    found = _plan(machine, candidates=candidates(facts=stream), **machines).search()
+    assert found.finalists[0].settings.num_workers == 1
+    assert {probe.settings.num_workers for probe in machine.probes} == {0, 1}

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,11 @@ class Refusing(Healthy):
 class BrokenConstructor(Healthy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise KeyError("made on purpose")
+
+
+class ExitBesideThread(Healthy):
+    """``sys.exit`` while a thread of the user's own is still running."""
+
+    def die(self, probe: Probe) -> Outcome:
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+        sys.exit(6)

@@ -90,6 +90,13 @@ def test_exit_of_user_code_is_a_crash(dying: Dying) -> None:
     assert outcome.exit_code == 17
 
 
+def test_sys_exit_is_a_crash_at_once_whatever_threads_run(dying: Dying) -> None:
+    """A thread that user code left running cannot keep the child from ending."""
+    outcome = dying("ExitBesideThread")
+    assert isinstance(outcome, Crashed)
+    assert outcome.exit_code == 6
+
+
 def test_exception_that_cannot_be_pickled_or_printed_is_a_rejection(dying: Dying) -> None:
     """An exception whose pickling and text both fail still arrives, by name and traceback."""
     outcome = dying("Unpicklable")

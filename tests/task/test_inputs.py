@@ -170,3 +170,27 @@ def test_calls_accept_plain_values() -> None:
     assert same(call_model(Two(), {"a": X, "b": Z}), (X, Z))
     assert call_model(One(), X) is X
     assert call_model(One(), ModelInputs(args=(X,))) is X
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_list_with_an_entry_per_sample_is_one_argument(rows: int) -> None:
+    """A model of two arguments gets a list of one or two images as one, since the targets are such a list too."""
+
+    class Detector(nn.Module):
+        def forward(self, images: Any, targets: Any = None) -> Any:
+            return images
+
+    images, targets = (
+        tuple(torch.ones(3, 8, 8) for _ in range(rows)),
+        tuple({"boxes": torch.ones(1, 4)} for _ in range(rows)),
+    )
+    inputs, target = split_inputs((images, targets), forward=Forward.of(Detector()), keep_labels=True)
+    assert inputs.args == (images,)
+    assert inputs.kwargs == {"targets": targets}
+    assert target is targets
+
+
+def test_as_many_inputs_as_targets_are_not_taken_for_samples() -> None:
+    """Two inputs and two targets of the same rows go in as two arguments."""
+    inputs, _ = split_inputs(((torch.ones(5, 2), torch.ones(5, 3)), (torch.ones(5), torch.ones(5, 1))))
+    assert len(inputs.args) == 2
