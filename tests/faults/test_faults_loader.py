@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,7 +204,7 @@ def test_a_small_shared_memory_bounds_batches_times_workers() -> None:
 
     Report: bytedance/Protenix#2.
     """
-    facts: Any = type("Facts", (), {"sample_bytes": 8 * 10**6, "samples": 10**6})
+    facts: Any = SimpleNamespace(**{**vars(candidates().facts), "sample_bytes": 8 * 10**6, "samples": 10**6})
     limits = Limits(ram_bytes=2**36, shm_bytes=64 * 10**6, open_files=None)
     space = candidates(Settings(batch_size=1), facts=facts, limits=limits, max_effective_batch_size=10**6)
     said = set()

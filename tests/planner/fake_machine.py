@@ -79,7 +79,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
             one_worker_only=None,
             caller={"sharing_strategy": "file_descriptor"},
         ),
-        "limits": Limits(ram_bytes=2**33, shm_bytes=2**32, open_files=1024),
+        "limits": Limits(ram_bytes=2**33, shm_bytes=2**32, open_files=None),
     }
     return Candidates(**{**arguments, **more})
 
