@@ -18,10 +18,7 @@ __all__ = ["BatchRules", "Candidates", "Space", "largest_divisor"]
 _ASSUMED_BATCH = 32
 _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about training (DESIGN: effective batch)
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
-_SHM_SHARE = 0.5  # of /dev/shm that batches under way may fill: others use it too
-_RAM_SHARE = 0.5  # the same for RAM
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-_FILES_SHARE = 0.5  # of the files a process may hold open: it has others
 
 
 class Space:
@@ -228,17 +225,9 @@ class Candidates:
 
     def limit_refusal(self, settings: Settings) -> str | None:
         """Which limit of this machine the batches under way would break, with the remedy; None: none."""
-        needed, limits = self.loading_bytes(settings), self.limits
-        if settings.num_workers and limits.shm_bytes is not None and needed > _SHM_SHARE * limits.shm_bytes:
-            room = f"/dev/shm ({limits.shm_bytes:,} bytes free); give it more (docker run --shm-size=8g)"
-            return f"batches under way ({needed:,} bytes) would fill {room}"
-        if needed > _RAM_SHARE * limits.ram_bytes:
-            return f"batches under way ({needed:,} bytes) would fill the memory ({limits.ram_bytes:,} bytes free)"
-        files = self.loading_files(settings) if limits.open_files is not None else 0
-        if files > _FILES_SHARE * (limits.open_files or 0):
-            remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
-            return f"batches under way ({files:,} open files) would reach the limit of {limits.open_files:,}; {remedy}"
-        return None
+        files = self.loading_files(settings) if self.limits.open_files is not None else 0
+        in_workers = settings.num_workers > 0
+        return self.limits.refusal(self.loading_bytes(settings), files=files, in_workers=in_workers)
 
 
 def largest_divisor(number: int, most: int) -> int:

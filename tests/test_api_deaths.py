@@ -92,6 +92,7 @@ def test_workers_that_never_answer_and_batches_that_crash_or_hang(hasty: None) -
     tuned, trials = tuned_with(model, Rows(in_worker=hang), space=two_dangers(), time_budget_s=60)
     seen = fates(trials)
     assert seen[32, True] == {"timed out timed out"}
+    assert "there was no answer within" in tuned.evidence.dropped_knobs["num_workers"]
     assert seen[128, False] == {"crashed ended with exit code -11"}
     assert seen[64, False] == {"timed out timed out"}
     assert tuned.settings.batch_size == 32
@@ -110,6 +111,7 @@ def test_killed_workers_and_batches_that_end_the_process(hasty: None) -> None:
     assert seen[64, False] == {"crashed ended with exit code 3"}
     assert len(seen[128, False]) == 1
     assert not any(fate.startswith("measured") for fate in seen[32, True] | seen[128, False])
+    assert tuned.evidence.dropped_knobs["num_workers"].startswith("workers do not run here: a worker was killed")
     assert tuned.settings.batch_size == 32
     assert tuned.settings.num_workers == 0
     healthy, trials = tuned_with(nn.Linear(FEATURES, 2), Rows(), time_budget_s=5)

@@ -13,6 +13,8 @@ __all__ = ["Limits"]
 
 # What the caller's own process and the rest of the machine keep for growth while trials run.
 _RAM_SHARE = 0.9
+# What batches under way may fill of RAM, of /dev/shm (others use it too) and of the open files (there are others).
+_LOADING_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,28 @@ class Limits:
             shm_bytes=hardware.shm_bytes,
             open_files=hardware.open_files,
         )
+
+    def refusal(self, loading_bytes: int, *, files: int, in_workers: bool) -> str | None:
+        """Which limit batches under way would break.
+
+        Args:
+            loading_bytes: Of all of them.
+            files: That a process holds open for them.
+            in_workers: Whether they pass through shared memory.
+
+        Returns:
+            One sentence with the remedy; None where there is room.
+        """
+        needed = f"batches under way ({loading_bytes:,} bytes)"
+        if in_workers and self.shm_bytes is not None and loading_bytes > _LOADING_SHARE * self.shm_bytes:
+            remedy = "give it more (docker run --shm-size=8g)"
+            return f"{needed} would fill /dev/shm ({self.shm_bytes:,} bytes free); {remedy}"
+        if loading_bytes > _LOADING_SHARE * self.ram_bytes:
+            return f"{needed} would fill the memory ({self.ram_bytes:,} bytes free)"
+        if self.open_files is not None and files > _LOADING_SHARE * self.open_files:
+            remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
+            return f"batches under way ({files:,} open files) would reach the limit of {self.open_files:,}; {remedy}"
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """All fields as JSON scalars."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_what_workers_load_ahead_is_bounded_by_ram() -> None:
 
     Report: Lightning-AI/pytorch-lightning#11295.
     """
-    facts: Any = type("Facts", (), {"sample_bytes": 10**6, "samples": 10**6})
+    facts: Any = SimpleNamespace(**{**vars(candidates().facts), "sample_bytes": 10**6, "samples": 10**6})
     limits = Limits(ram_bytes=256 * 10**6, shm_bytes=None, open_files=None)
     space = candidates(Settings(batch_size=16), facts=facts, limits=limits, max_effective_batch_size=10**6)
     admitted = []

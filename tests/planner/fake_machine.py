@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from autotune.hardware import Limits
 from autotune.measurement import Chunk, Measured, Outcome, Probe
 from autotune.settings import Settings
 from autotune.space import Candidates, Space
@@ -78,7 +79,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
             one_worker_only=None,
             caller={"sharing_strategy": "file_descriptor"},
         ),
-        "limits": SimpleNamespace(ram_bytes=2**33, shm_bytes=2**32, open_files=1024),
+        "limits": Limits(ram_bytes=2**33, shm_bytes=2**32, open_files=None),
     }
     return Candidates(**{**arguments, **more})
 
