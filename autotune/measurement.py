@@ -18,6 +18,7 @@ from autotune.settings import Settings
 __all__ = [
     "Chunk",
     "Crashed",
+    "DataCosts",
     "Interval",
     "Measured",
     "OutOfMemory",
@@ -52,7 +53,8 @@ class Probe:
     seed: int = 0
     """Seeds the sampler, so that every trial reads other samples of the data."""
     steps: int | None = None
-    """compute only: exactly so many optimizer steps in place of a window, with an exact reading of peak memory."""
+    """compute only: exactly so many optimizer steps in place of a window, with an exact reading of peak memory, on the
+    worst batches that the data can make (at least one step on each of them)."""
     fresh: bool = False
     """In a child that has run no probe before."""
 
@@ -82,6 +84,24 @@ class Chunk:
     seconds: float
     waited_s: float = 0.0
     """Part of ``seconds`` in which the step waited for the loader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCosts:
+    """What the samples of a dataset cost, where they differ."""
+
+    seen: int
+    """Samples that were read for it."""
+    samples: int | None
+    """Samples there are; None for a stream that was not read to its end."""
+    whole: bool
+    """All of them were read."""
+    mean_length: float
+    """Elements of the part that varies most: tokens, where it is text."""
+    longest: int
+    """The most of them in one sample."""
+    padding_share: float | None = None
+    """Of the elements in batches of this size drawn at random; None where batches are not padded to their longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +152,8 @@ class Measured:
     """numerics only: how much higher the mean loss after some real steps is than fp32's, relative to it."""
     drift_steps: int = 0
     """Steps that ``loss_drift`` rests on."""
+    data: DataCosts | None = None
+    """compute with steps only: None where all samples are alike."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -179,6 +201,7 @@ class Measured:
             **_shallow(self),
             "settings": self.settings.to_json(),
             "chunks": chunks,
+            "data": None if self.data is None else dataclasses.asdict(self.data),
             "warnings": list(self.warnings),
         }
 
@@ -271,6 +294,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
     fields["settings"] = Settings.from_json(fields["settings"])
     if data["fate"] == Measured.fate:
         fields["chunks"] = tuple(Chunk(*chunk) for chunk in fields["chunks"])
+        fields["data"] = DataCosts(**fields["data"]) if fields.get("data") else None
         fields["warnings"] = tuple(fields["warnings"])
     return _FATES[data["fate"]](**fields)
 

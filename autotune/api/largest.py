@@ -13,6 +13,7 @@ from autotune.api.story import detected, opened
 from autotune.batch_size import LargestBatch, SizeTried, find_largest
 from autotune.errors import SettingsError
 from autotune.hardware import Hardware, Limits, tree_memory_bytes
+from autotune.measurement import DataCosts, Measured, Outcome, Probe
 from autotune.report.narrator import Narrator, ProgressOption
 from autotune.settings import Settings
 from autotune.space import Candidates, Space
@@ -129,8 +130,9 @@ def _largest(task: Task, call: Options, settings: Settings | None) -> LargestBat
         wanted = settings or Candidates.of(facts, hardware, limits, rules, Space()).baseline
         accelerator = hardware.accelerator
         cap, reason = _cap(facts, wanted, limits, call.max_batch_size, on_cpu=accelerator is None)
+        seen = _Seen(box.run)
         found = find_largest(
-            box.run,
+            seen.run,
             wanted.replace(num_workers=0, pin_memory=False),  # a step on one batch in memory needs no loader
             cap=cap,
             cap_reason=reason,
@@ -143,7 +145,23 @@ def _largest(task: Task, call: Options, settings: Settings | None) -> LargestBat
             seed=call.seed,
             say=lambda tried: narrator.say("largest batch", sentence(tried)),
         )
-        return dataclasses.replace(found, warnings=box.warnings)
+        return dataclasses.replace(found, data=seen.data, warnings=(*box.warnings, *seen.warnings))
+
+
+class _Seen:
+    """Answers probes and keeps what they say of the data."""
+
+    def __init__(self, run: Callable[[Probe], Outcome]) -> None:
+        self._run = run
+        self.data: DataCosts | None = None
+        self.warnings: tuple[str, ...] = ()
+
+    def run(self, probe: Probe) -> Outcome:
+        outcome = self._run(probe)
+        if isinstance(outcome, Measured):
+            self.data = outcome.data
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *outcome.warnings)))
+        return outcome
 
 
 def _in_process_bytes(limits: Limits) -> int:

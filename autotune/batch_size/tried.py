@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from autotune.measurement import DataCosts
+
 __all__ = ["LargestBatch", "SizeTried"]
 
 
@@ -55,5 +57,7 @@ class LargestBatch:
     """What bounds it."""
     evidence: tuple[SizeTried, ...]
     """Every run, in order."""
+    data: DataCosts | None = None
+    """What the samples cost: sizes were run on the costliest of those that were seen; None where all are alike."""
     warnings: tuple[str, ...] = ()
     """What went less than well, one sentence each."""

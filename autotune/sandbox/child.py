@@ -108,6 +108,9 @@ class Desk:
         bench = _attribute(request["bench"])
         self._hardware = hardware.to_json()
         self._bench = bench(task, hardware, limits, fresh=lambda: arrival.load(self._directory))
+        keep_notes_in = getattr(self._bench, "keep_notes_in", None)
+        if keep_notes_in is not None:
+            keep_notes_in(self._directory)
         device = getattr(task, "device", None) or hardware.device
         self._limit = AddressSpace(device, limits.ram_bytes).limited
         return {}

@@ -16,7 +16,7 @@ from autotune.task.loader_parts import DEFAULT_BATCH_SIZE, LoaderParts
 from autotune.task.names import qualified_name
 from autotune.task.rng import rng_kept
 
-__all__ = ["described_rows", "first_batch", "stacking_refusal"]
+__all__ = ["collated", "described_rows", "first_batch", "generator_kept", "stacking_refusal"]
 
 _DESCRIBED_ROWS = 8
 """Enough to see ragged samples and batch statistics, small enough to fit anywhere."""
@@ -41,7 +41,7 @@ def first_batch(data: LoaderParts, *, rows: int | None = None) -> Any:
             sizes the message shows them and names ``collate_fn``.
     """
     samples = _first_samples(data, rows or data.batch_size or DEFAULT_BATCH_SIZE)
-    return _collated(data, samples)
+    return collated(data, samples)
 
 
 def described_rows(data: LoaderParts, base_batch_size: int | None) -> int | None:
@@ -73,14 +73,14 @@ def stacking_refusal(data: LoaderParts) -> str | None:
     """
     samples = _first_samples(data, _TRIED_ROWS)
     try:
-        _collated(data, samples)
+        collated(data, samples)
     except TaskError as error:
         return f"larger batches do not work: {error}"
     return None
 
 
 def _first_samples(data: LoaderParts, rows: int) -> Any:
-    with rng_kept(), _generator_kept(data):
+    with rng_kept(), generator_kept(data):
         try:
             samples = _read(data, rows)
         except TaskError:
@@ -116,7 +116,7 @@ def _indices(data: LoaderParts) -> Iterator[Any]:
     return iter(range(len(data.dataset)) if data.sampler is None else data.sampler)
 
 
-def _collated(data: LoaderParts, samples: Any) -> Any:
+def collated(data: LoaderParts, samples: Any) -> Any:
     whole = data.batches_kept is not None and data.batch_sampler is None
     collate = data.collate_fn or (default_convert if whole else default_collate)
     try:
@@ -144,7 +144,7 @@ def _collate_error(data: LoaderParts, samples: Any, cause: str) -> TaskError:
 
 
 @contextlib.contextmanager
-def _generator_kept(data: LoaderParts) -> Iterator[None]:
+def generator_kept(data: LoaderParts) -> Iterator[None]:
     inner = getattr(data.batch_sampler, "sampler", None)
     owners = (data.sampler, data.batch_sampler, inner)
     found = [getattr(owner, "generator", None) for owner in owners]

@@ -7,6 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,7 +25,7 @@ from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
-from autotune.trial.compute import run_compute
+from autotune.trial.compute import Batches, Repeated, Turns, run_compute
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
 from autotune.trial.loading import run_loading
@@ -39,11 +40,13 @@ from autotune.trial.numerics import (
 )
 from autotune.trial.residents import Residents
 from autotune.trial.stream import BatchStream
+from autotune.trial.worst_case import WorstCase
 
 __all__ = ["Bench"]
 
 _NUMERICS_ROWS = 64
 _NUMERICS_BATCHES = 4
+_COSTS = "sample-costs"
 
 Phase = Literal["build", "loader", "step", "compile", "numerics"]
 
@@ -77,6 +80,7 @@ class Bench:
         self._residents: Residents | None = None
         self._batches: dict[int | None, Any] = {}
         self._memory = PeakMemory()
+        self._worst = WorstCase(self._data, clock)
         self._phase: Phase = "build"
         self.poisoned = False
         """The process must not be used again (CPU out of memory, broken accelerator context)."""
@@ -104,6 +108,10 @@ class Bench:
                 rows //= 2
                 free_memory(self._device)
         return self._facts
+
+    def keep_notes_in(self, folder: Path) -> None:
+        """Leaves what is worth knowing to the next process of this run in ``folder``, and takes what is there."""
+        self._worst.keep_in(folder / _COSTS)
 
     def run(self, probe: Probe) -> Outcome:
         """Answers ``probe``; an exception of the user's code becomes an outcome."""
@@ -168,11 +176,13 @@ class Bench:
 
     def _compute(self, probe: Probe) -> Measured:
         self._parts[1].clear()
-        batch = self._cached_batch(probe.settings)
+        return self._steps_on(Repeated(self._cached_batch(probe.settings)), probe)
+
+    def _steps_on(self, batches: Batches, probe: Probe) -> Measured:
         model, step = self._parts[0].trainer(probe.settings)
         self._phase = "compile" if probe.settings.compile_mode else "step"
         try:
-            measured = run_compute(step, batch, probe, clock=self._clock)
+            measured = run_compute(step, batches, probe, clock=self._clock)
         except BaseException:
             if self._models.only_one:  # else one that failed is not used again
                 self._models.give_back(model, probe.settings)
@@ -182,13 +192,23 @@ class Bench:
 
     def _compute_with_peak(self, probe: Probe) -> Measured:
         """Everything a training loop holds counts: model, optimizer state, and the batch while it is made."""
+        self._parts[1].clear()
         self._batches.clear()
+        self._phase = "loader"
+        worst = self._worst.batches(probe)
         free_memory(self._device)
         with self._memory:
-            measured = self._compute(probe)
+            if len(worst) > 1:
+                measured = self._steps_on(Turns(worst), probe)
+            else:
+                measured = self._steps_on(Repeated(worst[0]() if worst else self._cached_batch(probe.settings)), probe)
         self._batches.clear()
         return dataclasses.replace(
-            measured, peak_ram_bytes=self._memory.peak_bytes, ram_limit_bytes=self._memory.limit_bytes
+            measured,
+            peak_ram_bytes=self._memory.peak_bytes,
+            ram_limit_bytes=self._memory.limit_bytes,
+            data=self._worst.data_costs(probe.settings.batch_size),
+            warnings=(*measured.warnings, *self._worst.warnings),
         )
 
     def _numerics(self, probe: Probe) -> Measured:

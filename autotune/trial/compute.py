@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.build.train_step import TrainStep
@@ -16,13 +17,15 @@ from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 from autotune.trial.window import Taken, measure, take_steps
 
-__all__ = ["Repeated", "run_compute"]
+__all__ = ["Batches", "Repeated", "Turns", "run_compute"]
 
 _WARM_STEPS = 2
 
 
 class Repeated:
     """A loader that yields the same batch for ever."""
+
+    different = 1
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -34,19 +37,42 @@ class Repeated:
         return self._batch
 
 
-def run_compute(
-    step: TrainStep, batch: Any, probe: Probe, *, clock: Callable[[], float] = time.perf_counter
-) -> Measured:
-    """The rate of ``step`` alone on ``batch``: over a window, or over exactly ``probe.steps`` optimizer steps.
+class Turns:
+    """A loader that yields several batches in turn, for ever; each is made when it is its turn.
 
-    With a number of steps, the first of several is not timed: it allocates the optimizer's state.
+    Args:
+        make: One callable per batch.
+    """
+
+    def __init__(self, make: Sequence[Callable[[], Any]]) -> None:
+        self._make = itertools.cycle(make)
+        self.different = len(make)
+
+    def __iter__(self) -> Turns:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._make)()
+
+
+Batches = Repeated | Turns
+
+
+def run_compute(
+    step: TrainStep, batches: Batches, probe: Probe, *, clock: Callable[[], float] = time.perf_counter
+) -> Measured:
+    """The rate of ``step`` alone on ``batches``: over a window, or over exactly ``probe.steps`` optimizer steps.
+
+    With a number of steps, the first of several is not timed: it allocates the optimizer's state; and there are at
+    least as many as it takes to see each of the different batches.
     """
     begin = clock()
     memory = DeviceMemory(step.device)
     accumulation = probe.settings.gradient_accumulation_steps
-    stream = BatchStream(Repeated(batch), on_epoch_end=step.flush, clock=clock)
+    stream = BatchStream(batches, on_epoch_end=step.flush, clock=clock)
     rows = RowCounter(probe.settings.batch_size)
-    warm_steps = _WARM_STEPS if probe.steps is None else min(1, probe.steps - 1)
+    steps = None if probe.steps is None else max(probe.steps, -(-batches.different // accumulation))
+    warm_steps = _WARM_STEPS if steps is None else min(1, steps - 1)
     take_steps(warm_steps * accumulation, stream, step, rows, Taken())
     memory.first_step_done()
     warm = clock()
@@ -58,7 +84,7 @@ def run_compute(
         batches_per_chunk=accumulation,
         window_s=probe.window_s,
         cut_below_samples_per_s=probe.cut_below_samples_per_s,
-        chunks=None if probe.steps is None else probe.steps - warm_steps,
+        chunks=None if steps is None else steps - warm_steps,
     )
     return Measured(
         kind=probe.kind,

@@ -1,0 +1,64 @@
+"""How much of a batch is padding: whether the collate function pads, and the share it wastes."""
+
+from __future__ import annotations
+
+import torch
+
+from autotune.task.batches import batch_tensors
+from autotune.task.costs import SampleCosts
+from autotune.task.loader_parts import LoaderParts
+from autotune.task.scan import worst_batch
+
+__all__ = ["SAMPLES_READ", "padding_share", "pads"]
+
+SAMPLES_READ = 6
+"""By ``pads``."""
+
+_LIKE_THE_LONGEST = 0.5  # a mixed batch is nearer to one of long samples than to the mean of a short and a long one
+
+
+def pads(data: LoaderParts, costs: SampleCosts) -> bool:
+    """Whether the collate function makes the samples of a batch as long as its longest.
+
+    Found out on three pairs of samples: a batch of a short and a long one has, per row, as many elements as one of
+    two long ones where it pads, the mean of both kinds where samples are joined or listed, and no fewer than any
+    other where everything is padded to one length.
+
+    Args:
+        data: Resolved parts.
+        costs: Of its samples.
+
+    Raises:
+        TaskError: The samples do not make a batch.
+    """
+    if not costs.varying or costs.seen < 2:
+        return False
+    order = torch.argsort(costs.lengths, stable=True)
+    places = [int(costs.places[order[at]]) for at in (0, 1, -2, -1)]
+    short, mixed, long = (_elements(data, pair) for pair in (places[:2], [places[0], places[3]], places[2:]))
+    mean = (short + long) / 2
+    return long > mean and mixed - mean > _LIKE_THE_LONGEST * (long - mean)
+
+
+def padding_share(lengths: torch.Tensor, batch_size: int) -> float:
+    """Share of padded elements in batches of samples drawn at random, each as long as its longest sample.
+
+    Args:
+        lengths: Of the samples, elements, (samples,).
+        batch_size: Samples per batch.
+
+    Returns:
+        1 - mean length / expected length of the longest of a batch.
+
+    Source: the distribution of the largest of ``batch_size`` draws from the empirical distribution F of the lengths
+    is F ** batch_size (David and Nagaraja, Order Statistics, 2.1), drawing without replacement being close to that.
+    """
+    ordered = torch.sort(lengths.double()).values
+    ranks = torch.arange(len(ordered) + 1, dtype=torch.float64) / len(ordered)
+    longest = float((ordered * (ranks**batch_size).diff()).sum())
+    return 1 - float(ordered.mean()) / longest if longest > 0 else 0.0
+
+
+def _elements(data: LoaderParts, places: list[int]) -> float:
+    batch = worst_batch(data, places)  # read anew each time: a collate function may take its samples apart
+    return sum(tensor.numel() for tensor in batch_tensors(batch)) / len(places)

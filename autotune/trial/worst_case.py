@@ -1,0 +1,91 @@
+"""The costliest batches a loader can yield, found by reading the samples once, for the probes that verify a size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autotune.measurement import DataCosts, Probe
+from autotune.task import LoaderParts
+from autotune.task.costs import SampleCosts
+from autotune.task.padding import SAMPLES_READ, padding_share, pads
+from autotune.task.scan import lengths_by_index, sample_lengths, scan_costs, worst_batch
+
+__all__ = ["WorstCase"]
+
+_SCAN_SHARE = 0.1
+"""Of the deadline of the probe that first asks: the samples are read once, and then known to all later probes. A probe
+of ``largest_batch`` has half of the time left as its deadline, so this is a twentieth of its time budget."""
+
+
+class WorstCase:
+    """What the samples cost, read when it is first asked for.
+
+    Args:
+        data: Resolved parts.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, data: LoaderParts, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._data, self._clock = data, clock
+        self._costs: SampleCosts | None = None
+        self._known = False
+        self._pads = False
+        self._file: Path | None = None
+
+    def keep_in(self, file: Path) -> None:
+        """Remembers the costs in ``file`` for the next process of this run, or takes them from there."""
+        self._file = file
+        if file.exists():
+            kept = torch.load(file, weights_only=True)
+            self._costs, self._pads = (SampleCosts(**kept["costs"]) if kept["costs"] else None), kept["pads"]
+            self._known = True
+
+    def batches(self, probe: Probe) -> list[Callable[[], Any]]:
+        """Makers of the worst batches of the probe's size; none where all batches are alike."""
+        rows = probe.settings.batch_size
+        costs = self._scanned(_SCAN_SHARE * probe.deadline_s)
+        if costs is None or rows is None:
+            return []
+        return [partial(worst_batch, self._data, places) for places in costs.worst(rows)]
+
+    def data_costs(self, batch_size: int | None) -> DataCosts | None:
+        """What is known of the samples, for people and for the search; None where all are alike, or none was read."""
+        costs = self._costs
+        if costs is None or not costs.varying:
+            return None
+        lengths = costs.lengths
+        return DataCosts(
+            seen=costs.seen,
+            samples=costs.samples,
+            whole=costs.whole,
+            mean_length=float(costs.main_lengths.mean()),
+            longest=int(costs.main_lengths.max()),
+            padding_share=padding_share(lengths, batch_size) if self._pads and batch_size else None,
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should know of the reading."""
+        said = self._costs.sentence() if self._costs is not None else None
+        return () if said is None else (said,)
+
+    def lengths(self) -> torch.Tensor:
+        """Of every sample of the dataset, in its order."""
+        if self._costs is not None and self._costs.whole:
+            return lengths_by_index(self._data, self._costs)
+        return sample_lengths(self._data)
+
+    def _scanned(self, budget_s: float) -> SampleCosts | None:
+        if not self._known:
+            self._costs = scan_costs(self._data, budget_s=budget_s, reserve=SAMPLES_READ, clock=self._clock)
+            self._pads = self._costs is not None and pads(self._data, self._costs)
+            self._known = True
+            if self._file is not None:
+                torch.save({"costs": self._costs and self._costs.to_tensors(), "pads": self._pads}, self._file)
+        return self._costs
