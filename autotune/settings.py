@@ -66,6 +66,7 @@ DOMAINS: Mapping[str, Domain] = {
     "cudnn_benchmark": _BOOL,
     "num_threads": Domain(low=1, high=1024, optional=True),
     "activation_checkpointing": _BOOL,
+    "length_grouped": _BOOL,
 }
 
 
@@ -107,6 +108,8 @@ class Settings:
     """Intra-op CPU threads of the training process; None: left as they are."""
     activation_checkpointing: bool = False
     """Recompute the activations of repeated blocks in the backward pass instead of keeping them."""
+    length_grouped: bool = False
+    """Batches of samples of similar length, in random order: less padding, another order of the samples."""
 
     def __post_init__(self) -> None:
         for name, domain in DOMAINS.items():

@@ -19,13 +19,15 @@ _ASSUMED_BATCH = 32
 _MOST_GROWTH = 8  # beyond 8x the batch, samples/s says less and less about training (DESIGN: effective batch)
 _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+_UNLESS_ALLOWED = {"length_grouped": (False,)}  # knobs that are not free unless the caller says so
 
 
 class Space:
     """The caller's own limits on what may be tried: knob name -> allowed values.
 
-    Example: ``Space(num_workers=[0, 2, 4], precision=["fp32"])``. Knobs left out are free. The baseline is always
-    allowed: it is what the caller has.
+    Example: ``Space(num_workers=[0, 2, 4], precision=["fp32"])``. Knobs left out are free, but for
+    ``length_grouped``, which changes the order of samples: ``Space(length_grouped=True)`` allows it. The baseline is
+    always allowed: it is what the caller has.
 
     Args:
         **knobs: Any knob of ``Settings`` with a non-empty sequence of values from its domain.
@@ -34,17 +36,18 @@ class Space:
         SettingsError: Unknown knob, or a value outside the knob's domain.
     """
 
-    def __init__(self, **knobs: Sequence[Any]) -> None:
-        for name, values in knobs.items():
+    def __init__(self, **knobs: Sequence[Any] | bool) -> None:
+        wanted = {name: _flag(name, values) for name, values in knobs.items()}
+        for name, values in wanted.items():
             _check_knob(name, values)
-        self._allowed: dict[str, tuple[Any, ...]] = {name: tuple(values) for name, values in knobs.items()}
+        self._allowed: dict[str, tuple[Any, ...]] = {name: tuple(values) for name, values in wanted.items()}
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{name}={list(values)!r}' for name, values in self._allowed.items())})"
 
     def allows(self, name: str, value: object) -> bool:
         """Whether ``value`` may be tried for knob ``name``."""
-        allowed = self._allowed.get(name)
+        allowed = self._allowed.get(name, _UNLESS_ALLOWED.get(name))
         return allowed is None or any(type(value) is type(one) and value == one for one in allowed)
 
     def nearest(self, name: str, number: int) -> int:
@@ -117,7 +120,7 @@ class Candidates:
         if hardware.accelerator is None:
             baseline = baseline.replace(pin_memory=False)  # torch ignores it there, with a warning each epoch
         effective = baseline.effective_batch_size or base
-        dropped = {**_dropped(facts, hardware), **_dropped_by_caller(space, baseline)}
+        dropped = {**_dropped_by_default(space), **_dropped(facts, hardware), **_dropped_by_caller(space, baseline)}
         return cls(
             baseline=baseline,
             baseline_given=facts.loader["given"],
@@ -299,6 +302,7 @@ def _dropped(facts: Facts, hardware: Hardware) -> dict[str, str]:
         "cudnn_benchmark": _cudnn_reason(_cuda(hardware), facts),
         "optimizer_implementation": _optimizer_reason(facts),
         "num_threads": "one usable core" if hardware.cores == 1 else None,
+        "length_grouped": facts.order_kept or (None if facts.ragged else "all batches are of one size"),
         "precision": None if _precisions(facts, hardware) else _precision_reason(facts),
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
@@ -312,6 +316,12 @@ def _persistence_reason(facts: Facts) -> str | None:
 
 def _blocks_reason(facts: Facts) -> str | None:
     return None if facts.has_repeated_blocks else "the model has no blocks that occur more than once"
+
+
+def _dropped_by_default(space: Space) -> dict[str, str]:
+    if space.allows("length_grouped", True):
+        return {}
+    return {"length_grouped": "off unless space=Space(length_grouped=True): it changes the order of samples"}
 
 
 def _dropped_by_caller(space: Space, baseline: Settings) -> dict[str, str]:
@@ -387,6 +397,11 @@ def _optimizer_reason(facts: Facts) -> str | None:
     if facts.optimizer_implementations:
         return None
     return f"{facts.optimizer_name} has no other implementation here"
+
+
+def _flag(name: str, values: Any) -> Any:
+    """``length_grouped=True`` allows it, ``False`` does not."""
+    return ((False, True) if values else (False,)) if name == "length_grouped" and isinstance(values, bool) else values
 
 
 def _check_knob(name: str, values: Sequence[Any]) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from autotune.errors import SettingsError
+from autotune.hardware import Hardware, Limits
 from autotune.settings import Settings
-from autotune.space import BatchRules, Space, _baseline, _stream_reason, largest_divisor
+from autotune.space import BatchRules, Candidates, Space, _baseline, _stream_reason, largest_divisor
+from autotune.task import Task
+from autotune.trial import Bench
 from tests.planner.fake_machine import candidates
+
+LIMITS = Limits(ram_bytes=2**33, shm_bytes=None, open_files=None)
 
 
 def test_a_space_allows_only_the_listed_values_of_a_knob() -> None:
@@ -20,6 +29,16 @@ def test_a_space_allows_only_the_listed_values_of_a_knob() -> None:
     assert not space.allows("num_workers", 1)
     assert not space.allows("channels_last", True)
     assert space.allows("batch_size", 7)
+
+
+def test_grouping_by_length_is_off_unless_it_is_allowed() -> None:
+    """Alone among the knobs, since it changes the order of samples; True stands for both values."""
+    assert not Space().allows("length_grouped", True)
+    assert Space().allows("length_grouped", False)
+    for allowed in (Space(length_grouped=True), Space(length_grouped=[False, True])):
+        assert allowed.allows("length_grouped", True)
+        assert allowed.allows("length_grouped", False)
+    assert not Space(length_grouped=False).allows("length_grouped", True)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +86,24 @@ def test_a_dropped_knob_is_refused_with_its_reason() -> None:
     """The reason text is what the user reads."""
     dropped = candidates(dropped={"num_workers": "the lambda does not pickle"})
     assert "lambda" in str(dropped.refusal(dropped.baseline.replace(num_workers=1)))
+
+
+def test_grouping_is_dropped_with_the_reason_that_counts() -> None:
+    """What makes it pointless or impossible, before that it was not allowed."""
+    allowed = Space(length_grouped=True)
+    for ragged, order_kept, space, reason in (
+        (True, None, allowed, None),
+        (True, None, Space(), "off unless space=Space(length_grouped=True)"),
+        (False, None, Space(), "all batches are of one size"),
+        (True, "a stream", allowed, "a stream"),
+        (True, None, Space(length_grouped=False), "only the baseline's value"),
+    ):
+        task = Task(nn.Linear(4, 2), TensorDataset(torch.rand(50, 4), torch.zeros(50, dtype=torch.long)), device="cpu")
+        bench = Bench(task, Hardware.detect(), LIMITS)
+        facts = dataclasses.replace(bench.describe(), ragged=ragged, order_kept=order_kept)
+        bench.close()
+        found = Candidates.of(facts, Hardware.detect(), LIMITS, BatchRules(), space).dropped.get("length_grouped")
+        assert (found is None) if reason is None else reason in str(found)
 
 
 @pytest.mark.parametrize(("number", "most", "divisor"), [(70, 16, 14), (64, 64, 64), (7, 6, 1), (5, 0, 1)])

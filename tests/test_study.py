@@ -375,6 +375,7 @@ def test_the_domains_are_those_of_every_study_ever_written() -> None:
         "persistent_workers": (False, True),
         "pin_memory": (False, True),
         "activation_checkpointing": (False, True),
+        "length_grouped": (False, True),
         "channels_last": (False, True),
         "cudnn_benchmark": (False, True),
         "multiprocessing_context": ("fork", "spawn", "forkserver", "none"),

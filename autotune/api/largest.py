@@ -54,8 +54,9 @@ def largest_batch(
     """Finds the largest batch size that trains here, by running real steps until memory runs out.
 
     Each size is run for two optimizer steps in a process of its own that may run out of memory, crash or hang; the
-    size returned for five steps in a fresh one. Larger is not faster: ``autotune()`` grows the batch only while that
-    pays.
+    size returned for five steps in a fresh one. Where samples differ in size, the steps are on the largest of them;
+    these are looked for in at most a twentieth of the time budget, and the result says how many samples were seen.
+    Larger is not faster: ``autotune()`` grows the batch only while that pays.
 
     Args:
         model: ``nn.Module``, or a factory ``() -> nn.Module``.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
+from autotune.build.length_grouping import LengthGroupedBatchSampler
 from autotune.errors import SettingsError
 from autotune.settings import Settings
 from autotune.task import LoaderParts
+from autotune.task.scan import sample_lengths
 from autotune.task.workers import daemonic_refusal
 
 __all__ = ["build_loader", "drops_last_batch", "loader_arguments"]
@@ -27,6 +29,7 @@ def build_loader(
     seed: int | None = None,
     sampler: Any = None,
     train: bool = True,
+    lengths: Callable[[LoaderParts], torch.Tensor] = sample_lengths,
 ) -> DataLoader[Any]:
     """A plain ``DataLoader`` over the user's data with the knobs of ``settings``.
 
@@ -37,6 +40,7 @@ def build_loader(
         seed: Seeds a fresh generator in place of the user's (for repeatable trials); None: the user's, as it is.
         sampler: Replaces the user's sampler and shuffling; only where samples are drawn one by one.
         train: False: every sample once, in order, with no sampler and no batch left out (for validation).
+        lengths: Says how long each sample is, for ``length_grouped``; by default by reading all of them once.
 
     Returns:
         The loader. The user's sampler, batch sampler, generator, worker_init_fn, collate_fn, timeout and
@@ -58,6 +62,8 @@ def build_loader(
     if not train:
         _unshuffle(arguments)
     arguments.update(_objects(parts, seed=seed, sampler=sampler, train=train))
+    if settings.length_grouped and train:
+        _group(arguments, parts, lengths)
     if arguments.get("sampler") is not None:
         arguments["shuffle"] = False
     return DataLoader(parts.dataset, **arguments)
@@ -148,6 +154,23 @@ def _drop_last(
         return True
     workers = max(1, settings.num_workers) if data.iterable else None
     return drops_last_batch(samples, batch_size, wanted=data.drop_last, has_batch_norm=has_batch_norm, workers=workers)
+
+
+def _group(arguments: dict[str, Any], data: LoaderParts, lengths: Callable[[LoaderParts], torch.Tensor]) -> None:
+    """Puts a batch sampler in the place of everything it decides."""
+    if data.order_kept is not None:
+        raise SettingsError(
+            f"length_grouped=True is not possible here: {data.order_kept}.", "Use length_grouped=False."
+        )
+    sampler, generator = arguments.pop("sampler"), arguments["generator"]
+    arguments["batch_sampler"] = LengthGroupedBatchSampler(
+        RandomSampler(data.dataset, generator=generator) if sampler is None else sampler,
+        lengths(data),
+        arguments.pop("batch_size"),
+        drop_last=arguments.pop("drop_last"),
+        generator=generator,
+    )
+    del arguments["shuffle"]
 
 
 def _unshuffle(arguments: dict[str, Any]) -> None:

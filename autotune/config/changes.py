@@ -153,6 +153,11 @@ def _data_order(config: TunedConfig) -> list[str]:
     if _drops_last(config) and left_out:
         others = ", others each time as the order is shuffled" if config.saved.dataloader.get("shuffle") else ""
         lines.append(f"drop_last: {left_out} of {samples} samples are left out of each epoch{others}.")
+    if config.settings.length_grouped and not config.baseline.length_grouped:
+        lines.append(
+            "Order of samples: each batch holds samples of similar length, batches following each other at random; "
+            "every sample still comes once per pass of the sampler, but beside others than before."
+        )
     if config.settings.num_workers and not config.baseline.num_workers:
         lines.append(
             f"Loading: samples are made in {config.settings.num_workers} worker processes, in each of which torch "

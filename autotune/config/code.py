@@ -112,7 +112,12 @@ def _loader(document: Mapping[str, Any], saved: SavedTask) -> str:
     if "batch_sampler" in objects:
         arguments.pop("batch_size", None)
     text = [f"{name}={value!r}" for name, value in arguments.items()] + [f"{name}={name}" for name in objects]
-    return f"loader = torch.utils.data.DataLoader({', '.join(['dataset', *text])})"
+    grouped = "  # not grouped by length as measured: tuned.dataloader() is" if _grouped(document) else ""
+    return f"loader = torch.utils.data.DataLoader({', '.join(['dataset', *text])}){grouped}"
+
+
+def _grouped(document: Mapping[str, Any]) -> bool:
+    return bool(document["settings"].get("length_grouped"))
 
 
 def _loader_objects(saved: SavedTask) -> list[str]:

@@ -38,7 +38,10 @@ _OF_SETTINGS = (
 )
 
 # What settings ask for that no argument of torch's expresses; written beside the task's own, and not read back.
-_OF_KNOBS = {"activation_checkpointing": "activation_checkpointing: torch.utils.checkpoint around each repeated block"}
+_OF_KNOBS = {
+    "activation_checkpointing": "activation_checkpointing: torch.utils.checkpoint around each repeated block",
+    "length_grouped": "length_grouped: autotune.build.length_grouping.LengthGroupedBatchSampler",
+}
 
 
 def config_document(config: TunedConfig) -> dict[str, Any]:

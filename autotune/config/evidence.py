@@ -76,6 +76,12 @@ class Evidence:
     """Largest micro-batch that ran."""
     data_wait_share: float | None = None
     """Share of the time, 0 to 1, in which the training step waited for the loader."""
+    tokens_per_sample: float | None = None
+    """Mean length of the part of a sample that varies most (in tokens, where it is text); None where none does."""
+    padding_share: float | None = None
+    """Share of padding, 0 to 1, in the baseline's batches drawn at random; None where nothing is padded."""
+    samples_seen: int | None = None
+    """Samples that were read for their lengths; None where all are alike."""
     dropped_knobs: Mapping[str, str] = field(default_factory=dict)
     """Knobs that were not varied here, each with its reason."""
     warnings: tuple[str, ...] = ()
@@ -87,6 +93,13 @@ class Evidence:
     created: str = ""
     """ISO 8601 date and time of the tuning."""
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        """``samples_per_s`` in tokens, padding left out; None where all samples are of one length."""
+        if self.samples_per_s is None or self.tokens_per_sample is None:
+            return None
+        return self.samples_per_s * self.tokens_per_sample
+
     def to_json(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite become null, a missing speedup an empty object."""
         return {
@@ -97,6 +110,10 @@ class Evidence:
             "upper_bound_samples_per_s": _finite(self.upper_bound_samples_per_s),
             "largest_batch": None if self.largest_batch is None else int(self.largest_batch),
             "data_wait_share": _finite(self.data_wait_share),
+            "tokens_per_s": _finite(self.tokens_per_s),
+            "tokens_per_sample": _finite(self.tokens_per_sample),
+            "padding_share": _finite(self.padding_share),
+            "samples_seen": None if self.samples_seen is None else int(self.samples_seen),
             "kept_baseline": bool(self.kept_baseline),
             "reason": self.reason,
             "dropped_knobs": dict(self.dropped_knobs),
@@ -112,7 +129,7 @@ class Evidence:
         spent = {name: seconds for name, seconds in data["spent_s"].items() if seconds is not None}
         return cls(
             **{
-                **data,
+                **{name: value for name, value in data.items() if name != "tokens_per_s"},
                 "speedup": Speedup.from_json(data["speedup"]),
                 "speedup_same_batch": Speedup.from_json(data["speedup_same_batch"]),
                 "warnings": tuple(data["warnings"]),

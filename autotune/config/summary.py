@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config.changes import changes
 
 if TYPE_CHECKING:
-    from autotune.config.evidence import Speedup
+    from autotune.config.evidence import Evidence, Speedup
     from autotune.config.tuned_config import TunedConfig
 
 __all__ = ["facts_and_numbers", "headline", "knob_changes", "summary"]
@@ -55,10 +55,11 @@ def facts_and_numbers(config: TunedConfig) -> list[tuple[str, str]]:
     evidence = config.evidence
     rows: list[tuple[str, str | None]] = [
         ("task", config.saved.name or None),
-        ("speed", _rate(evidence.samples_per_s)),
+        ("speed", _speed(evidence)),
         ("baseline", _rate(evidence.baseline_samples_per_s)),
         ("upper bound", _upper_bound(evidence.upper_bound_samples_per_s)),
         ("waiting for data", _share(evidence.data_wait_share)),
+        ("padding", _padding(evidence)),
         ("same batch", _same_batch(config)),
         ("largest batch", None if evidence.largest_batch is None else f"{evidence.largest_batch} samples ran"),
         ("time", _spent(config)),
@@ -103,6 +104,16 @@ def _upper_bound(samples_per_s: float | None) -> str | None:
 
 def _rate(samples_per_s: float | None) -> str | None:
     return None if samples_per_s is None else f"{samples_per_s:,.1f} samples/s"
+
+
+def _speed(evidence: Evidence) -> str | None:
+    rate = _rate(evidence.samples_per_s)
+    return rate if rate is None or evidence.tokens_per_s is None else f"{rate}, {evidence.tokens_per_s:,.0f} tokens/s"
+
+
+def _padding(evidence: Evidence) -> str | None:
+    share = evidence.padding_share
+    return None if share is None else f"{share:.0%} of the baseline's batches ({evidence.samples_seen:,} samples read)"
 
 
 def _share(share: float | None) -> str | None:

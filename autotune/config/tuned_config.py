@@ -109,7 +109,7 @@ class TunedConfig:
         return prepare_model(model, self.settings, device)
 
     def dataloader(self, dataset: Any = None, *, train: bool = True) -> DataLoader[Any]:
-        """A plain DataLoader with the tuned settings.
+        """A plain DataLoader with the tuned settings; ``length_grouped`` reads every sample once for its length.
 
         Args:
             dataset: Dataset or DataLoader to read instead of the tuned one; a DataLoader keeps its own sampler,

@@ -92,6 +92,7 @@ class _Shared:
     ) -> Evidence:
         won = race if race is not None and race.wins else None
         settings = _settings(race, baseline)
+        data = self.found.data
         measured = _measured(self.outcomes, settings)
         reason = f"won the race over {won.rounds} rounds" if won else why_kept
         return Evidence(
@@ -106,6 +107,9 @@ class _Shared:
             upper_bound_samples_per_s=_upper_bound(self.found, measured),
             largest_batch=self.largest_batch,
             data_wait_share=measured.data_wait_share if measured else None,
+            tokens_per_sample=data.mean_length if data else None,
+            padding_share=data.padding_share if data else None,
+            samples_seen=data.seen if data else None,
             dropped_knobs=self.dropped,
             warnings=self.warnings,
             spent_s=self.spent_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autotune.measurement import Measured
+from autotune.measurement import DataCosts, Measured
 
 __all__ = ["Found"]
 
@@ -27,3 +27,5 @@ class Found:
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Knobs that were left alone for what was seen, each with its reason."""
     warnings: tuple[str, ...] = ()
+    data: DataCosts | None = None
+    """What the samples cost; None where all are alike, or none was read."""

@@ -9,6 +9,7 @@ from autotune.measurement import Measured, Outcome, Probe, TimedOut
 from autotune.planner.gate import numerics_refusal
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace
+from autotune.planner.worst_case import WorstCases
 from autotune.settings import Settings
 from autotune.space import Candidates
 
@@ -22,6 +23,7 @@ class _Search(Protocol):
     pace: Pace
     ledger: Ledger
     warnings: list[str]
+    worst: WorstCases
 
     def asked(self, probe: Probe) -> Outcome: ...
     def until_end_s(self) -> float: ...
@@ -59,10 +61,12 @@ class Gatekeeper:
         for measured in search.ledger.ranked(same_batch=same_batch):
             if measured.settings == search.candidates.baseline:
                 return None
-            refusal = self._refusal(measured.settings)
+            refusal = self._refusal(measured.settings) or search.worst.refusal(measured.settings)
             if refusal is None:
                 return measured
             search.ledger.ban(measured.settings, refusal)
+            if refusal not in search.warnings:
+                search.warnings.append(refusal)
         return None
 
     def _leads(self, outcome: Measured) -> bool:
@@ -84,7 +88,7 @@ class Gatekeeper:
     def _compared(self, probe: Probe) -> Outcome:
         """Asked once for settings that compute the same numbers; what hung is not asked again in another batch size."""
         ledger = self._search.ledger
-        settings = probe.settings.replace(num_workers=0, pin_memory=False)
+        settings = probe.settings.replace(num_workers=0, pin_memory=False, length_grouped=False)
         known = ledger.parts.get(("numerics", settings)) or ledger.hung_comparison(settings)
         if known is not None:
             return known

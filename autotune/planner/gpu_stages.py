@@ -6,7 +6,7 @@ import math
 
 from autotune.measurement import Measured
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
-from autotune.planner.shared_stages import compile_last, local_moves, rescue, same_batch
+from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, same_batch
 from autotune.settings import Settings
 
 __all__ = ["GPU_STAGES"]
@@ -96,6 +96,7 @@ GPU_STAGES: tuple[Stage, ...] = (
     measure_parts,
     early_joint,
     rescue,
+    group_lengths,
     grow_compute,
     compute_flags,
     verify_together,

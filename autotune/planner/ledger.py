@@ -116,6 +116,7 @@ class Ledger:
         if settings.effective_batch_size and baseline.effective_batch_size:
             doublings = max(0.0, math.log2(settings.effective_batch_size / baseline.effective_batch_size))
         ties = settings.num_workers + (settings.precision != "fp32") + (settings.compile_mode is not None)
+        ties += settings.length_grouped
         handicap: float = (1 + self._batch_gain) ** doublings * (1 + _TIE) ** ties
         return measured.samples_per_s / handicap
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.hardware import Hardware
-from autotune.measurement import Measured, Outcome, ProbeKind
+from autotune.measurement import DataCosts, Measured, Outcome, ProbeKind
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace
 from autotune.settings import Settings
@@ -39,6 +39,11 @@ class Search(Protocol):
     """The best settings for the step alone so far (accelerators: found by compute probes)."""
     skipped: dict[str, str]
     """Knobs that a stage left alone, each with its reason."""
+
+    @property
+    def data(self) -> DataCosts | None:
+        """What the samples cost; None where all are alike."""
+        ...
 
     @property
     def best(self) -> Measured:

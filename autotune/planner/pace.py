@@ -39,6 +39,8 @@ class Pace:
     """Workers are sized for this much more than the step consumes: loading times vary."""
     no_workers_below: float = 0.03
     """Loading that takes less than this share of the time in-process cannot gain from workers."""
+    padding_least_share: float = 0.05
+    """Of a batch that must be padding for grouping by length to be worth a trial: no more than that can be gained."""
     compile_least_s: float = 45.0
     """Compilation takes 20 to 120 s: with less left it would only cost."""
     compile_least_share: float = 0.6

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import Measured, Outcome, Probe
+from autotune.measurement import DataCosts, Measured, Outcome, Probe
 from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
@@ -22,6 +22,7 @@ from autotune.planner.ledger import Ledger
 from autotune.planner.loader_faults import pinning_fault, workers_do_not_run
 from autotune.planner.moves import Move, Stage
 from autotune.planner.pace import Pace, race_reserve_s
+from autotune.planner.worst_case import WorstCases
 from autotune.settings import Settings
 from autotune.space import Candidates
 from autotune.study import Study
@@ -74,6 +75,7 @@ class Plan:
             start_s=self.clock() - self.started_s,
             survives_out_of_memory=self.hardware.accelerator is not None,
         )
+        self.worst = WorstCases(self, lambda probe: self._noted(self.ask(probe)), self._fits, seed=self.seed)
         self.warnings: list[str] = []
         self.skipped: dict[str, str] = {}
         self._gate = Gatekeeper(self)
@@ -89,6 +91,8 @@ class Plan:
         baseline = measure_baseline(self)
         if baseline is None:
             return Found(baseline=None, finalists=(), stopped=self._stopped)
+        if self.left_s() >= self._cost_s(Move(baseline.settings)):
+            self.worst.look_at_baseline()
         stages = CPU_STAGES if self.hardware.accelerator is None else GPU_STAGES
         for stage in stages:
             if not self._drive(stage):
@@ -105,6 +109,7 @@ class Plan:
             loader=self.ledger.fastest_part("loader"),
             skipped=dict(self.skipped),
             warnings=tuple(self.warnings),
+            data=self.worst.data,
         )
 
     @property
@@ -114,6 +119,11 @@ class Plan:
         if best is None:
             raise TaskError("The baseline was not measured yet.", "")
         return best
+
+    @property
+    def data(self) -> DataCosts | None:
+        """What the samples cost; None where all are alike."""
+        return self.worst.data
 
     def left_s(self) -> float:
         """Seconds left for the search, the race's share kept back."""
@@ -148,8 +158,12 @@ class Plan:
 
     def record(self, outcome: Outcome) -> Outcome:
         """Writes an outcome down and tells of it."""
-        self.study.record(outcome)
         self.ledger.add(outcome)
+        return self._noted(outcome)
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        """Writes an outcome down that is no measure of speed."""
+        self.study.record(outcome)
         self.say(outcome)
         if isinstance(outcome, Measured):
             self.warnings += [text for text in outcome.warnings if text not in self.warnings]
@@ -179,15 +193,18 @@ class Plan:
 
     def _made(self, move: Move) -> Outcome | None:
         settings = move.settings if move.kind != "compute" else move.settings.replace(num_workers=0)
+        if settings in self.ledger.banned:
+            return None
         if self.ledger.tried(move.kind, settings):
             return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
         asked = settings if move.kind == "joint" else self._with_own_loader(settings)
         if self.candidates.refusal(asked):
             self._say_limits(asked)
             return None
-        if move.kind != "loader" and self.ledger.too_large(settings):
+        if move.kind != "loader" and (self.ledger.too_large(settings) or self.worst.too_large(settings)):
             return None
-        return self.asked(self._probe(move, settings))
+        outcome = self.asked(self._probe(move, settings))
+        return None if self.worst.breaks(outcome) else outcome
 
     def _drop_what_failed(self, outcome: Outcome) -> None:
         """Takes knobs of the loader out of the search that can only fail again."""
@@ -238,6 +255,8 @@ class Plan:
         return max(_LEAST_TRIAL_S, min(move.cap_s or self.pace.trial_cap_s, in_budget_s, spare_s))
 
     def _cut_below(self, move: Move) -> float | None:
+        if move.settings.length_grouped:
+            return None  # its batches differ so much that the first few say little
         if move.kind == "joint":
             return (move.cut_share or self.pace.cut_share) * self.best.samples_per_s
         fastest = self.ledger.fastest_part("compute")

@@ -6,10 +6,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from autotune.measurement import DataCosts
 from autotune.planner.moves import Move, Moves, Search, batch_times, gained
 from autotune.settings import Settings
 
-__all__ = ["compile_last", "local_moves", "rescue", "same_batch"]
+__all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "same_batch"]
 
 
 def rescue(search: Search) -> Moves:
@@ -25,6 +26,20 @@ def rescue(search: Search) -> Moves:
     if larger is not None:
         yield Move(larger)
     yield Move(settings)
+
+
+def group_lengths(search: Search) -> Moves:
+    """Batches of samples of similar length, where that is allowed and there is padding to save."""
+    if "length_grouped" in search.candidates.dropped:
+        return
+    reason = _grouping_is_idle(search.data, search.pace.padding_least_share)
+    if reason is not None:
+        search.skipped["length_grouped"] = reason
+        return
+    before = search.best
+    outcome = yield Move(before.settings.replace(length_grouped=True))
+    if gained(outcome, before.samples_per_s, search.pace.accept_gain):
+        search.guess = search.guess.replace(length_grouped=True)
 
 
 def same_batch(search: Search) -> Moves:
@@ -103,6 +118,16 @@ def _flag_moves(search: Search, settings: Settings) -> Iterator[dict[str, Any]]:
                 yield {name: getattr(baseline, name)}
             elif settings.compile_mode is None and not search.ledger.hopeless(name, value):
                 yield {name: value}
+
+
+def _grouping_is_idle(data: DataCosts | None, least_share: float) -> str | None:
+    if data is None or data.padding_share is None:
+        return "not tried: batches are not padded to their longest sample"
+    if not data.whole:
+        return f"not tried: only {data.seen:,} samples could be read in time, and it needs the lengths of all"
+    if data.padding_share < least_share:
+        return f"not tried: only {data.padding_share:.1%} of a batch is padding"
+    return None
 
 
 def _no_time_to_compile(search: Search) -> str | None:

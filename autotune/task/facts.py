@@ -21,6 +21,7 @@ from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
+from autotune.task.scan import may_differ
 from autotune.task.sharding import one_worker_only
 from autotune.task.task import Task
 from autotune.task.workers import sharing_warnings, start_method, workers_refused
@@ -89,6 +90,10 @@ class Facts:
     """Submodules are results of ``torch.compile``."""
     has_set_epoch: bool = False
     """The dataset is told of each epoch, which workers kept from one epoch to the next would not hear."""
+    ragged: bool = False
+    """Batches may differ in size: a collate function of the user's own makes them, or they hold texts."""
+    order_kept: str | None = None
+    """Why samples cannot be put into batches in another order; None where they can."""
 
     @classmethod
     def of(
@@ -144,6 +149,8 @@ class Facts:
             workers_refused=refused,
             one_worker_only=None if refused else one_worker_only(data),
             caller=_caller(data),
+            ragged=may_differ(data, batch),
+            order_kept=data.order_kept,
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
             **_tensor_counts(batch, expected or rows),

@@ -178,6 +178,17 @@ class LoaderParts:
             return "batch_size=None: the dataset yields whole batches"
         return None
 
+    @property
+    def order_kept(self) -> str | None:
+        """Why samples cannot be put into batches in another order; None where they can."""
+        if self.batches_kept is not None:
+            return self.batches_kept
+        if self.iterable:
+            return "a stream yields its samples in its own order"
+        if self.sampler is None and not self.shuffle:
+            return "the samples come in the order of the dataset (shuffle=False)"
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """The settings in it as JSON scalars: all but the dataset and the user's callables, samplers and generator."""
         return {name: getattr(self, name) for name in _JSON_FIELDS}

@@ -21,7 +21,7 @@ from autotune.task.rng import rng_kept
 from autotune.task.samples import collated, generator_kept
 from autotune.task.structure import SCALARS, children
 
-__all__ = ["lengths_by_index", "read_samples", "sample_lengths", "scan_costs", "worst_batch"]
+__all__ = ["lengths_by_index", "may_differ", "read_samples", "sample_lengths", "scan_costs", "worst_batch"]
 
 _EQUAL = 64  # samples spread over the data that are all alike: looking on is likely to be in vain
 _EQUAL_S = 1.0  # which is all that is spent on it then; what is quick to read is read in full all the same
@@ -53,13 +53,23 @@ def scan_costs(
         The costs. None where batches cannot differ and nothing has to be read: the batches are the user's own, the
         dataset is a ``TensorDataset``, or torch's own collate function stacks samples that hold no text.
     """
-    if data.batches_kept is not None or type(data.dataset) is TensorDataset:
+    if _batches_alike(data):
         return None
     with rng_kept(), generator_kept(data):
         scan = _Scan(clock, budget_s * (_STREAM_SHARE if data.iterable else 1.0), equal_s, reserve)
         if data.iterable:
             return scan.stream(data)
         return scan.by_index(data, _drawn(data))
+
+
+def may_differ(data: LoaderParts, batch: Any) -> bool:
+    """Whether batches may differ in size, as far as one can tell without reading more samples.
+
+    Args:
+        data: Resolved parts.
+        batch: One of its batches.
+    """
+    return not _batches_alike(data) and (data.collate_fn is not None or _holds_text(batch))
 
 
 def worst_batch(data: LoaderParts, places: list[int]) -> Any:
@@ -211,6 +221,10 @@ class _Scan:
             unreadable=self._unreadable,
             first_error=self._first_error,
         )
+
+
+def _batches_alike(data: LoaderParts) -> bool:
+    return data.batches_kept is not None or type(data.dataset) is TensorDataset
 
 
 def _drawn(data: LoaderParts) -> range | list[Any]:

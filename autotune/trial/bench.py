@@ -294,7 +294,9 @@ class Bench:
         task = self._task
         loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
         facts = Facts.of(task, model, self._data, batch, loss, self._device, rows=rows)
-        self._builder = LiveBuilder(task, self._data, facts, loss, self._models, self._device, self._clock)
+        self._builder = LiveBuilder(
+            task, self._data, facts, loss, self._models, self._device, self._clock, self._worst.lengths
+        )
         self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
         return facts
 

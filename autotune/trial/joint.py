@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from autotune.build.length_grouping import ROUND
 from autotune.hardware import CpuMeter, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
 from autotune.trial.live import Live
@@ -47,7 +48,8 @@ def run_joint(
     device = live.step.device
     _reset_peak(device)
     settings = live.settings
-    group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps)
+    mixture = ROUND if settings.length_grouped else 1
+    group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
     was_started = live.started
     if not live.warm:
         seen = _warm_up(live, probe, clock)

@@ -19,6 +19,7 @@ from autotune.build.train_step import TrainStep
 from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
 from autotune.task.rows import RowCounter
+from autotune.task.scan import sample_lengths
 from autotune.trial.compiled import CompiledState
 from autotune.trial.indices import ContinuedSampler
 from autotune.trial.models import ModelPool
@@ -60,6 +61,7 @@ class LiveBuilder:
         loss: Its loss.
         models: Where models come from.
         device: Where the steps run.
+        lengths: Says how long each sample is.
     """
 
     def __init__(
@@ -71,9 +73,11 @@ class LiveBuilder:
         models: ModelPool,
         device: torch.device,
         clock: Callable[[], float] = time.perf_counter,
+        lengths: Callable[[LoaderParts], torch.Tensor] = sample_lengths,
     ) -> None:
         self._task, self._data, self._facts, self._loss = task, data, facts, loss
         self._models, self._device, self._clock = models, device, clock
+        self._lengths = lengths
         self._samples_read = 0
         self._compiled = CompiledState()
 
@@ -85,6 +89,7 @@ class LiveBuilder:
             has_batch_norm=self._facts.has_batch_norm,
             seed=seed,
             sampler=self._sampler(seed),
+            lengths=self._lengths,
         )
 
     def build(self, settings: Settings, seed: int) -> Live:

@@ -82,9 +82,15 @@ class BatchStream:
             raise _no_batches() from None
 
 
-def chunk_batches(num_workers: int, accumulation: int) -> int:
-    """Batches per raw sample: whole worker rounds and whole accumulation groups, so that bursts average out."""
-    return math.lcm(max(1, num_workers), accumulation)
+def chunk_batches(num_workers: int, accumulation: int, mixture: int = 1) -> int:
+    """Batches per raw sample: whole worker rounds and whole accumulation groups, so that bursts average out.
+
+    Args:
+        num_workers: Loader workers.
+        accumulation: Micro-batches per optimizer step.
+        mixture: Batches that it takes until all kinds of batches occurred.
+    """
+    return math.lcm(max(1, num_workers), accumulation, mixture)
 
 
 def _no_batches() -> TaskError:

@@ -36,6 +36,7 @@ class WorstCase:
         self._costs: SampleCosts | None = None
         self._known = False
         self._pads = False
+        self._lengths: torch.Tensor | None = None
         self._file: Path | None = None
 
     def keep_in(self, file: Path) -> None:
@@ -75,11 +76,12 @@ class WorstCase:
         said = self._costs.sentence() if self._costs is not None else None
         return () if said is None else (said,)
 
-    def lengths(self) -> torch.Tensor:
-        """Of every sample of the dataset, in its order."""
-        if self._costs is not None and self._costs.whole:
-            return lengths_by_index(self._data, self._costs)
-        return sample_lengths(self._data)
+    def lengths(self, data: LoaderParts) -> torch.Tensor:
+        """Of every sample of the dataset, in its order; the samples are read where that was not done yet."""
+        if self._lengths is None:
+            known = self._costs is not None and self._costs.whole
+            self._lengths = lengths_by_index(data, self._costs) if known else sample_lengths(data)
+        return self._lengths
 
     def _scanned(self, budget_s: float) -> SampleCosts | None:
         if not self._known:

@@ -107,6 +107,13 @@ def test_new_workers_are_said_to_draw_other_numbers(make_config: MakeConfig) -> 
     assert "2 worker processes" in (_line(config, "Loading:") or "")
 
 
+def test_another_order_of_samples_is_said(make_config: MakeConfig) -> None:
+    """Grouping by length changes which samples meet in a batch."""
+    line = _line(make_config(Settings(batch_size=16, length_grouped=True)), "Order of samples")
+    assert line is not None
+    assert "similar length" in line
+
+
 def test_process_wide_switches_are_listed(make_config: MakeConfig) -> None:
     """What prepare() changes for the whole process is spelled as the calls it makes."""
     line = _line(

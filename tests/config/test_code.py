@@ -117,6 +117,14 @@ class Block(nn.Module):
         return torch.relu(self.conv(images))
 
 
+def test_batches_that_plain_torch_does_not_group_are_said(make_config: MakeConfig) -> None:
+    """The code runs, and names what gives the measured batches."""
+    config = make_config(Settings(batch_size=16, length_grouped=True))
+    (line,) = [line for line in config.code().splitlines() if "DataLoader" in line]
+    assert line.endswith("# not grouped by length as measured: tuned.dataloader() is")
+    _run(config)
+
+
 def test_recomputed_activations_are_in_the_code(make_config: MakeConfig, task: Task) -> None:
     """Each block runs forward twice per step, as in the run that was measured."""
     task = Task(Residual(), task.data.dataset, loss_fn=nn.CrossEntropyLoss(), device="cpu")

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader
 
+from autotune.build.length_grouping import LengthGroupedBatchSampler
 from autotune.config import TunedConfig
 from autotune.config.validation import config_schema
 from autotune.errors import ConfigError
@@ -200,6 +201,22 @@ def test_recomputed_activations_are_listed_and_listed_once(make_config: MakeConf
     again = TunedConfig.from_json(written)
     assert again.to_json()["not_portable"] == written["not_portable"]
     assert not any("checkpointing" in entry for entry in make_config().to_json()["not_portable"])
+
+
+def test_grouped_batches_are_listed_and_come_back(make_config: MakeConfig) -> None:
+    """No argument of torch's groups by length; the loader of what was read does."""
+    config = make_config(Settings(batch_size=16, length_grouped=True))
+    written = config.to_json()
+    entry = "length_grouped: autotune.build.length_grouping.LengthGroupedBatchSampler"
+    assert written["not_portable"].count(entry) == 1
+    again = TunedConfig.from_json(written, task=config.task)
+    assert again.to_json() == written
+    assert again.settings.length_grouped
+    for one in (config, again):
+        loader = one.dataloader()
+        assert isinstance(loader.batch_sampler, LengthGroupedBatchSampler)
+        assert sum(len(labels) for _, labels in loader) == 70
+        assert not isinstance(one.dataloader(train=False).batch_sampler, LengthGroupedBatchSampler)
 
 
 def test_same_batch_answer_is_stored_once_and_only_where_it_differs(make_config: MakeConfig) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
 from autotune.config import Evidence, Speedup
+from tests.config.conftest import evidence
 
 
 def test_evidence_survives_json() -> None:
@@ -40,6 +42,16 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     assert read.samples_per_s is None
     assert read.speedup == told.speedup
     assert read.spent_s == {}
+
+
+def test_tokens_follow_from_samples() -> None:
+    """The rate in tokens is that in samples times their mean length, also where the rate is replaced."""
+    found = evidence(samples_per_s=100.0, tokens_per_sample=30.0, padding_share=0.4, samples_seen=9)
+    assert found.tokens_per_s == 3000.0
+    assert dataclasses.replace(found, samples_per_s=10.0).tokens_per_s == 300.0
+    assert evidence().tokens_per_s is None
+    assert found.to_json()["tokens_per_s"] == 3000.0
+    assert Evidence.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_speedup_without_a_median_is_none() -> None:

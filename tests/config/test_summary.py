@@ -10,6 +10,7 @@ import pytest
 from autotune.config import Evidence, TunedConfig
 from autotune.config.summary import summary
 from autotune.settings import Settings
+from tests.config.conftest import evidence
 
 MakeConfig = Callable[..., TunedConfig]
 
@@ -58,6 +59,14 @@ def test_the_gain_with_the_batch_kept_is_shown_only_where_it_was_proven(make_con
     assert "nothing proven faster with the batch kept" in summary(config)
     same_batch = dataclasses.replace(config, settings=config.baseline.replace(num_threads=1))
     assert "1.20x" in summary(dataclasses.replace(config, same_batch=same_batch))
+
+
+def test_tokens_and_padding_are_shown_where_lengths_vary(make_config: MakeConfig) -> None:
+    """Beside samples/s, with how many samples were read; not for images."""
+    shown = summary(make_config(evidence=evidence(tokens_per_sample=30.0, padding_share=0.4, samples_seen=1234)))
+    assert "671.0 samples/s, 20,130 tokens/s" in shown
+    assert "40% of the baseline's batches (1,234 samples read)" in shown
+    assert "tokens" not in summary(make_config())
 
 
 def test_box_of_a_loaded_config_is_the_same(make_config: MakeConfig) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.config.verdict import Verdict, judge
-from autotune.measurement import Chunk, Measured
+from autotune.measurement import Chunk, DataCosts, Measured
 from autotune.planner import Found
 from autotune.race import RaceResult
 from autotune.settings import Settings
@@ -105,6 +105,14 @@ def test_the_upper_bound_is_the_lesser_of_loader_and_step() -> None:
 def test_skipped_knobs_join_the_dropped_ones() -> None:
     """A stage's reason reaches the user."""
     assert _judge(skipped={"compile_mode": "not tried"}).evidence.dropped_knobs == {"compile_mode": "not tried"}
+
+
+def test_what_the_samples_cost_is_in_the_evidence() -> None:
+    """Tokens and padding of ragged data; nothing of the kind for data whose samples are alike."""
+    data = DataCosts(seen=90, samples=100, whole=False, mean_length=25.0, longest=80, padding_share=0.6)
+    found = _judge(data=data).evidence
+    assert (found.tokens_per_sample, found.padding_share, found.samples_seen) == (25.0, 0.6, 90)
+    assert _judge().evidence.tokens_per_s is None
 
 
 def test_a_disturbed_race_is_said() -> None:

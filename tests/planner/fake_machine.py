@@ -74,6 +74,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
         "facts": SimpleNamespace(
             sample_bytes=100,
             samples=10_000,
+            ragged=False,
             batch_tensors=2,
             sample_tensors=0,
             one_worker_only=None,

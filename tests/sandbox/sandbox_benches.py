@@ -49,6 +49,18 @@ class Healthy:
         return
 
 
+class Noting(Healthy):
+    """Says how many processes of this run left a note before."""
+
+    def keep_notes_in(self, folder: Path) -> None:
+        self.note = folder / "note"
+
+    def run(self, probe: Probe) -> Outcome:
+        before = self.note.read_text() if self.note.exists() else ""
+        self.note.write_text(before + "x")
+        return self.measured(probe, {"before": len(before)})
+
+
 class Killed(Healthy):
     def die(self, probe: Probe) -> Outcome:
         print("these are my last words")

@@ -76,6 +76,16 @@ def test_child_lives_in_the_callers_surroundings(
     assert int(seen["oom_score_adj"]) > 0
 
 
+def test_a_process_finds_the_notes_of_the_one_before(
+    nothing_left: Path, hardware: Hardware, limits: Limits, probe: Probe
+) -> None:
+    """In the private folder, which is gone with the sandbox."""
+    fresh = dataclasses.replace(probe, fresh=True)
+    with Sandbox(_task(), hardware, limits, bench="sandbox_benches:Noting") as sandbox:
+        assert [_seen(sandbox.run(fresh))["before"] for _ in range(2)] == [0, 1]
+        assert sandbox.starts == 2
+
+
 def test_fresh_probe_gets_a_child_that_ran_nothing(
     nothing_left: Path, hardware: Hardware, limits: Limits, probe: Probe
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.task.costs import SampleCosts, sample_sizes
@@ -91,6 +91,7 @@ def test_tall_and_wide_images_meet_in_one_batch() -> None:
     assert any({1, 2} <= set(batch) for batch in costs(images).worst(3))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=60), st.integers(1, 20), st.randoms())
 def test_no_batch_joins_more_objects_or_is_longer_than_the_worst(
     counts: list[int], batch_size: int, chance: Any

@@ -277,6 +277,19 @@ class Told(TensorDataset):
         """For instance, to shuffle anew."""
 
 
+def test_whether_batches_may_differ_and_their_order_may_change_is_noted() -> None:
+    """A collate function of the user's own, or texts, on the one hand; a fixed order on the other."""
+    plain = facts()
+    assert not plain.ragged
+    assert plain.order_kept is None
+    own = facts(dataset=list(data()), collate_fn=torch.utils.data.default_collate)
+    assert own.ragged
+    texts = [("some words", torch.rand(4), 0), ("more", torch.rand(4), 1)] * 4
+    assert facts(dataset=texts, training_step=lambda model, batch: model(batch[1]).sum()).ragged
+    assert not facts(collate_fn=torch.utils.data.default_collate).ragged  # a TensorDataset
+    assert "shuffle=False" in str(facts(shuffle=False).order_kept)
+
+
 def test_what_decides_about_blocks_compilation_and_persistent_workers_is_noted() -> None:
     """Repeated blocks, parts compiled by the user, and data that wants to be told of epochs."""
     plain = facts()

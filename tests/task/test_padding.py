@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.task import LoaderParts
@@ -60,6 +60,7 @@ def test_the_share_is_that_of_the_distribution_on_paper(batch_size: int, share: 
     assert padding_share(torch.tensor([1.0, 3.0]), batch_size) == pytest.approx(share)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=64, max_size=128), st.integers(1, 8))
 def test_the_share_agrees_with_batches_really_drawn(lengths: list[int], batch_size: int) -> None:
     """Against the mean over many shuffled epochs."""
