@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
+from autotune.build.loader import build_loader
 from autotune.measurement import Measured
+from autotune.settings import Settings
+from autotune.task import LoaderParts
 from tests.faults.small_task import Net, bench, largest, probe, rows
 
 
@@ -122,3 +125,54 @@ def test_constant_readings_do_not_lead_beyond_the_data_or_the_cap() -> None:
     net = Net()
     assert largest(net, rows(300)).batch_size == 300 == max(net.rows)
     assert largest(net, rows(300), max_batch_size=40).batch_size == 40
+
+
+class Objects(Dataset[Any]):
+    """Images with 0 to 100 objects each."""
+
+    def __len__(self) -> int:
+        return 512
+
+    def __getitem__(self, index: int) -> Any:
+        count = index * 7919 % 101
+        return torch.full((8,), float(index % 5)), torch.zeros(count, 5)
+
+
+def joined(samples: list[Any]) -> Any:
+    images = torch.stack([image for image, _ in samples])
+    objects = [torch.cat([torch.full((len(rows), 1), float(n)), rows], 1) for n, (_, rows) in enumerate(samples)]
+    return images, torch.cat(objects)
+
+
+class Detector(nn.Module):
+    """Out of memory above 400 objects a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, images: torch.Tensor, objects: torch.Tensor) -> torch.Tensor:
+        if len(objects) > 400:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.layer(images)
+
+
+def test_a_size_is_right_for_the_batch_with_the_most_objects() -> None:
+    """0 to 100 objects an image, room for 400: whole epochs of the loader pass at the size returned.
+
+    Report: ultralytics/ultralytics#17514.
+    """
+    model = Detector()
+    result = largest(
+        model,
+        Objects(),
+        loss_fn=None,
+        collate_fn=joined,
+        base_batch_size=2,
+        training_step=lambda model, batch: model(*batch).square().mean(),
+    )
+    assert 1 <= result.batch_size <= 4
+    data = LoaderParts.of(Objects(), collate_fn=joined)
+    loader = build_loader(data, Settings(batch_size=result.batch_size), has_batch_norm=False)
+    with torch.no_grad():
+        assert sum(len(model(*batch)) for batch in loader) == 512
