@@ -3,10 +3,10 @@
     python benchmarks/largest_batch.py --out largest.json
     python benchmarks/largest_batch.py --job transformer --runs 3
 
-torchvision's mobilenet_v3_small on 64 px images (with --job: a 4-layer transformer on 64 tokens, a small U-Net on 32 px),
-Adam, on the CPU, every method in a process of its own under RLIMIT_AS = address space after the model and one batch of
-one + 2.5 GiB. The true edge is the largest size that passes five steps in three of three fresh processes (a plain
-training loop), to 16 rows. Linux only.
+torchvision's mobilenet_v3_small on 64 px images (with --job: a 4-layer transformer on 64 tokens, a small U-Net on
+32 px), Adam, on the CPU, every method in a process of its own under RLIMIT_AS = address space after the model and one
+batch of one + 2.5 GiB. The true edge is the largest size that passes five steps in three of three fresh processes (a
+plain training loop), to 16 rows. Linux only.
 
 Lightning's and accelerate's finders are run where they are installed, else left out and said. To have them without
 touching your environment, make one on top of it and name its interpreter:

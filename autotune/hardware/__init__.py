@@ -21,7 +21,7 @@ from autotune.hardware.cpu_meter import CpuMeter
 from autotune.hardware.limits import Limits
 from autotune.hardware.machine import Hardware
 from autotune.hardware.memory import oom_kill_count, shm_free_bytes
-from autotune.hardware.peak_memory import PeakMemory
+from autotune.hardware.peak_memory import PeakMemory, ResidentPeak
 from autotune.hardware.process_tree import io_bytes, tree_cpu_s, tree_memory_bytes, tree_pids
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Hardware",
     "Limits",
     "PeakMemory",
+    "ResidentPeak",
     "io_bytes",
     "oom_kill_count",
     "shm_free_bytes",

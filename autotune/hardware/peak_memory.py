@@ -12,10 +12,11 @@ from types import TracebackType
 from autotune.hardware.cgroup import read_text
 from autotune.hardware.process_tree import tree_memory_bytes
 
-__all__ = ["PeakMemory"]
+__all__ = ["PeakMemory", "ResidentPeak"]
 
 _ROOT = Path("/")
 _RESET_HIGH_WATER_MARK = "5"
+_RESET_SLACK_BYTES = 2**23  # pages come and go between putting the mark back and reading it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,47 @@ class PeakMemory:
             self.peak_bytes = max(after.high, before.now) - self._not_ours[self._bounded]
 
     def _level(self) -> _Level:
-        text = read_text(self._root / "proc/self/status")
-        if text is None:
+        kib = _status_kib(self._root)
+        if kib is None:
             return _level_elsewhere()
-        kib = {name: int(value) for name, value in re.findall(r"^(Vm\w+):\s+(\d+) kB$", text, re.MULTILINE)}
         now, high = ("VmSize", "VmPeak") if self._bounded else ("VmRSS", "VmHWM")
         return _Level(kib.get(now, 0) * 1024, kib.get(high, 0) * 1024)
+
+
+class ResidentPeak:
+    """How far the resident memory of this process rose, since ``start``, above what it is now.
+
+    Args:
+        root: Where ``proc`` is found.
+    """
+
+    def __init__(self, *, root: Path = _ROOT) -> None:
+        self._root = root
+        self._before = _Level(0, 0)
+
+    def start(self) -> None:
+        """Forgets earlier peaks, where the kernel allows."""
+        _reset_mark(self._root)
+        self._before = self._level()
+
+    def excess_bytes(self) -> int:
+        """0 where the mark cannot be put back and an earlier peak was higher."""
+        now = self._level()
+        known = now.high > self._before.high or self._before.high <= self._before.now + _RESET_SLACK_BYTES
+        return max(0, now.high - now.now) if known else 0
+
+    def _level(self) -> _Level:
+        kib = _status_kib(self._root)
+        if kib is None:
+            return _level_elsewhere()
+        return _Level(kib.get("VmRSS", 0) * 1024, kib.get("VmHWM", 0) * 1024)
+
+
+def _status_kib(root: Path) -> dict[str, int] | None:
+    text = read_text(root / "proc/self/status")
+    if text is None:
+        return None
+    return {name: int(value) for name, value in re.findall(r"^(Vm\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def _address_space_limit() -> int | None:

@@ -157,8 +157,12 @@ class Sandbox:
         outcome = outcome_from_json(answer.message["outcome"])
         if answer.message["last"]:
             self._end_child()
-        if isinstance(outcome, Measured) and outcome.peak_ram_bytes is None and answer.peak_bytes:
-            return dataclasses.replace(outcome, peak_ram_bytes=answer.peak_bytes)
+        if isinstance(outcome, Measured) and answer.peak_bytes:
+            seen = outcome.peak_ram_bytes
+            # A look at the whole tree from outside sees workers' peaks, but none between two looks. A peak under a
+            # limit on the address space is on the scale of that limit.
+            exact = seen is not None and outcome.ram_limit_bytes is not None
+            return outcome if exact else dataclasses.replace(outcome, peak_ram_bytes=max(seen or 0, answer.peak_bytes))
         if isinstance(outcome, Rejected) and outcome.phase != "compile" and answer.kernel_kills:
             message = f"The kernel killed a process for lack of memory. {outcome.reason}"
             return OutOfMemory(kind=outcome.kind, settings=outcome.settings, where="killed", message=message)

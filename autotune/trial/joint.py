@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.build.length_grouping import ROUND
-from autotune.hardware import CpuMeter, io_bytes, tree_memory_bytes
+from autotune.hardware import CpuMeter, ResidentPeak, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
@@ -47,6 +47,8 @@ def run_joint(
     begin = clock()
     device = live.step.device
     _reset_peak(device)
+    resident = ResidentPeak()
+    resident.start()
     settings = live.settings
     mixture = ROUND if settings.length_grouped else 1
     group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
@@ -75,7 +77,8 @@ def run_joint(
         read_bytes=load.read_bytes,
         fetched_bytes=load.fetched_bytes,
         cut=window.cut,
-        peak_ram_bytes=tree_memory_bytes(os.getpid()),
+        # Activations are gone by now: what is left of the workers, and how high this process rose meanwhile.
+        peak_ram_bytes=tree_memory_bytes(os.getpid()) + resident.excess_bytes(),
         peak_accelerator_bytes=_peak(device),
         first_loss=first,
         last_loss=last,

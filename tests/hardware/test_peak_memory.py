@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.hardware import PeakMemory, tree_memory_bytes
+from autotune.hardware import PeakMemory, ResidentPeak, tree_memory_bytes
 
 MIB = 2**20
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -111,3 +111,16 @@ def _can_reset() -> bool:
     except OSError:
         return False
     return True
+
+
+@linux_only
+def test_how_far_memory_rose_above_what_it_is_now() -> None:
+    """200 MiB that are gone again, after 300 MiB that do not count."""
+    if not _can_reset():
+        pytest.skip("the mark cannot be put back here")
+    held_for_an_instant(300)
+    resident = ResidentPeak()
+    resident.start()
+    assert resident.excess_bytes() <= 50 * MIB
+    held_for_an_instant(200)
+    assert 150 * MIB <= resident.excess_bytes() <= 250 * MIB

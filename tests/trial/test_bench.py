@@ -363,3 +363,19 @@ def test_what_a_window_reads_from_files_is_noted(bench: Any, tmp_path: Path, wor
     rows = sum(chunk.rows for chunk in outcome.chunks)
     assert outcome.read_bytes > rows * 2**18 / 4  # workers may have read a part ahead of the window
     assert outcome.fetched_bytes < outcome.read_bytes / 2
+
+
+class Hungry(Net):
+    """Holds 4 MiB a row from forward to backward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = torch.ones(len(x), 2**20).requires_grad_() * 2
+        return self.layer(x) + held.mean() * 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux keeps a mark of the highest memory")
+def test_a_joint_trials_peak_holds_its_activations(bench: Any) -> None:
+    """64 rows need 256 MiB that are gone when the window ends; 4 rows need 16."""
+    desk = bench(Hungry(), _dataset())
+    small, large = (_measured(desk.run(_probe(batch_size=size))).peak_ram_bytes or 0 for size in (4, 64))
+    assert large - small >= 150 * 2**20
