@@ -41,19 +41,18 @@ class Gatekeeper:
         self._search = search
         self._checked: set[str] = set()
 
-    def check_precision(self, outcome: Outcome | None) -> None:
-        """Forbids the precision of a promising trial where it alone spoils the numbers: all else would build on it."""
+    def forbids_precision(self, outcome: Outcome) -> bool:
+        """Whether the precision of a promising trial alone spoils the numbers, on which all else would be built."""
         search, baseline = self._search, self._search.candidates.baseline
-        if not isinstance(outcome, Measured) or outcome.cut:
-            return
         precision = outcome.settings.precision
         if precision == baseline.precision or precision in self._checked or not self._leads(outcome):
-            return
+            return False
         self._checked.add(precision)
         alone = baseline.replace(precision=precision, batch_size=outcome.settings.batch_size)
         refusal = self._refusal(alone)
         if refusal is not None:
             search.forbid("precision", precision, refusal)
+        return refusal is not None
 
     def winner(self, *, same_batch: bool) -> Measured | None:
         """The fastest setting whose numbers hold; None if that is the baseline."""
@@ -69,7 +68,9 @@ class Gatekeeper:
                 search.warnings.append(refusal)
         return None
 
-    def _leads(self, outcome: Measured) -> bool:
+    def _leads(self, outcome: Outcome) -> bool:
+        if not isinstance(outcome, Measured) or outcome.cut:
+            return False
         if outcome.kind == "joint":
             best = self._search.ledger.best
             return best is not None and best.settings == outcome.settings

@@ -186,7 +186,6 @@ class Plan:
                 if self.left_s() < self._cost_s(move):
                     return False
                 answer = self._made(move)
-                self._gate.check_precision(answer)
                 move = moves.send(answer)
         except StopIteration:
             return True
@@ -204,7 +203,7 @@ class Plan:
         if move.kind != "loader" and (self.ledger.too_large(settings) or self.worst.too_large(settings)):
             return None
         outcome = self.asked(self._probe(move, settings))
-        return None if self.worst.breaks(outcome) else outcome
+        return None if self._gate.forbids_precision(outcome) or self.worst.breaks(outcome) else outcome
 
     def _drop_what_failed(self, outcome: Outcome) -> None:
         """Takes knobs of the loader out of the search that can only fail again."""
