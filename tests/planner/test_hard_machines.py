@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from autotune.api.run import Run
-from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, TimedOut
+from autotune.measurement import Measured, Outcome, OutOfMemory, Probe
 from autotune.planner import CPU, GPU, Plan
 from autotune.settings import Settings
 from autotune.study import Study
 from tests.planner.fake_machine import FakeMachine, candidates, hardware
+from tests.test_budget import SlowMachine
 
 _VALUES = {
     "precision": ("bf16-mixed",),
@@ -82,41 +83,37 @@ def test_a_precision_that_spoils_the_numbers_takes_no_other_gain_with_it(on_devi
     assert len(refused) == 1
 
 
-def test_an_own_start_method_leaves_the_plan_its_sight() -> None:
-    """Workers by spawn: no workers at all are three times as fast here, and are tried and found."""
-    own = Settings(
-        batch_size=32, num_workers=2, prefetch_factor=2, persistent_workers=True, multiprocessing_context="spawn"
-    )
+def test_an_own_start_method_changes_nothing_but_itself() -> None:
+    """Workers by spawn: every look that torch's own start method gets is made, those without workers among them."""
     kept = {"multiprocessing_context": "kept as it is"}
-    machine = FakeMachine(lambda settings: 100.0 * (1 if settings.num_workers else 3))
-    found = _plan(machine, on_device=True, candidates=candidates(own, values=_VALUES, dropped=kept)).search()
-    assert found.finalists[0].settings.num_workers == 0
-    with_workers = [probe.settings for probe in machine.probes if probe.settings.num_workers]
-    assert {settings.multiprocessing_context for settings in with_workers} == {"spawn"}
-    assert any(probe.kind == "compute" for probe in machine.probes)
+    asked = {}
+    for method in (None, "spawn"):
+        own = Settings(batch_size=32, multiprocessing_context=method, num_workers=2, prefetch_factor=2)
+        machine = FakeMachine(
+            lambda settings: 100.0 * (1 if settings.num_workers else 3), compute=lambda settings: 100.0
+        )
+        _plan(machine, on_device=True, candidates=candidates(own, values=_VALUES, dropped=kept)).search()
+        asked[method] = [(probe.kind, probe.settings.replace(multiprocessing_context=None)) for probe in machine.probes]
+        with_workers = [probe.settings for probe in machine.probes if probe.settings.num_workers]
+        assert {settings.multiprocessing_context for settings in with_workers} == {method}
+    assert asked["spawn"] == asked[None]
+    assert {kind for kind, settings in asked["spawn"] if not settings.num_workers} >= {"compute", "loader", "joint"}
 
 
 def test_a_setting_that_hangs_leaves_the_race_its_time() -> None:
     """Larger batches hang; the two workers found before them are raced all the same."""
-
-    def fate(probe: Probe) -> Outcome | None:
-        if (probe.settings.batch_size or 0) <= 32:
-            return None
-        machine.now += probe.deadline_s - machine.trial_s
-        return TimedOut(kind="joint", settings=probe.settings, deadline_s=probe.deadline_s, cost_s=probe.deadline_s)
-
-    machine = FakeMachine(lambda settings: 100.0 * (1 + settings.num_workers), fate=fate, trial_s=1.0)
-    plan = _plan(machine, budget_s=30.0)
+    machine = SlowMachine(lambda probe: 1e9 if (probe.settings.batch_size or 0) > 32 else 1.0)
+    plan = _plan(machine, budget_s=40.0)
     narrator: Any = SimpleNamespace(say=lambda *_: None, lap=lambda _: None)
     sandbox: Any = SimpleNamespace(run=machine.run)
     run = Run(plan=plan, sandbox=sandbox, study=plan.study, narrator=narrator, pace=CPU)
     run.go()
     assert any(race.wins and race.candidate.num_workers == 2 for race in run.races)
-    assert machine.now <= 1.1 * 30.0
+    assert machine.now <= 1.1 * 40.0
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["cpu", "device"])
-@pytest.mark.parametrize("rows", [40, 100])
+@pytest.mark.parametrize("rows", [70, 100])
 def test_a_batch_known_to_be_too_large_is_not_asked_again(rows: int, on_device: bool) -> None:
     """Under settings that need as much a row, what ran out of memory once is a ceiling."""
     full: list[Settings] = []
