@@ -157,8 +157,7 @@ def _step_time_is_constant(search: Search) -> bool:
 
 
 def _modes(values: tuple[Any, ...], *, launch_bound: bool) -> list[Any]:
-    ordered = sorted(values, key=lambda mode: mode != ("reduce-overhead" if launch_bound else "default"))
-    return [mode for mode in ordered if mode in ("default", "reduce-overhead")]
+    return sorted(values, key=lambda mode: mode != ("reduce-overhead" if launch_bound else "default"))
 
 
 def _merged(search: Search, settings: Settings) -> Settings | None:

@@ -6,10 +6,26 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from autotune.hardware import Limits
+from autotune.hardware import Accelerator, Limits
 from autotune.measurement import Chunk, Measured, Outcome, Probe
 from autotune.settings import Settings
 from autotune.space import Candidates, Space
+
+CARD = Accelerator(
+    type="cuda",
+    name="a card",
+    index=0,
+    count=1,
+    memory_bytes=2**36,
+    free_bytes=2**36,
+    capability=(8, 0),
+    driver=None,
+    uuid=None,
+    bf16_native=True,
+    other_processes=0,
+    exclusive_process=False,
+)
+"""A card that has everything."""
 
 
 class FakeMachine:

@@ -20,22 +20,8 @@ from autotune.settings import DOMAINS, Settings
 from autotune.space import BatchRules, Candidates, Space
 from autotune.study import Study
 from autotune.task import Facts, ResolvedLoss, Task, first_batch, resolve_loss
-from tests.planner.fake_machine import FakeMachine
+from tests.planner.fake_machine import CARD, FakeMachine
 
-_CUDA = Accelerator(
-    type="cuda",
-    name="a card",
-    index=0,
-    count=1,
-    memory_bytes=2**36,
-    free_bytes=2**36,
-    capability=(8, 0),
-    driver=None,
-    uuid=None,
-    bf16_native=True,
-    other_processes=0,
-    exclusive_process=False,
-)
 # Neither varied by the plan: torch's own default is right, or the value follows from another knob.
 _FOLLOWING = {"gradient_accumulation_steps", "prefetch_factor", "persistent_workers"}
 _NUMBERS = {"batch_size", "num_workers", "num_threads"}
@@ -198,7 +184,7 @@ def test_every_proposal_on_an_accelerator_builds_a_loader(name: str, rules: Batc
     """The loader's own checks accept it; the rest needs the device."""
     task, facts, _ = _described(name)
     for seed, space in enumerate(_SPACES):
-        for kind, settings in _proposals(facts, accelerator=_CUDA, rules=rules, space=space, seed=seed):
+        for kind, settings in _proposals(facts, accelerator=CARD, rules=rules, space=space, seed=seed):
             _constructed(task, facts, settings)
             assert kind != "joint" or not (settings.channels_last and name in ("volumes", "rows"))
 
@@ -222,7 +208,7 @@ def test_the_callers_values_are_aimed_at_not_passed_over() -> None:
     assert {settings.batch_size for settings in joint} <= {32, 100}
 
 
-@pytest.mark.parametrize("accelerator", [None, _CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("accelerator", [None, CARD], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", list(_TASKS))
 def test_every_knob_is_tried_or_follows_or_is_dropped_with_a_reason(name: str, accelerator: Accelerator | None) -> None:
     """No knob is passed over in silence."""

@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -14,10 +15,12 @@ from torch.utils.data import TensorDataset
 from autotune.errors import SettingsError
 from autotune.hardware import Hardware, Limits
 from autotune.settings import Settings
-from autotune.space import BatchRules, Candidates, Space, _baseline, _stream_reason, largest_divisor
+from autotune.space import BatchRules, Candidates, Space, largest_divisor
+from autotune.space.batch_rules import baseline_of
+from autotune.space.knobs import _stream_reason
 from autotune.task import Task
 from autotune.trial import Bench
-from tests.planner.fake_machine import candidates
+from tests.planner.fake_machine import CARD, candidates
 
 LIMITS = Limits(ram_bytes=2**33, shm_bytes=None, open_files=None)
 
@@ -127,8 +130,8 @@ def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbo
         caller={},
     )
     with pytest.raises(SettingsError, match="960 or 1024"):
-        _baseline(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
-    assert _baseline(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
+        baseline_of(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
+    assert baseline_of(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("wanted", "taken"), [(4, 6), (2, 1), (0, 0), (64, 6), (3, 6)])
@@ -166,3 +169,34 @@ def test_the_callers_own_workers_on_such_a_stream_are_kept() -> None:
     assert "repeat" in str(_stream_reason(facts))
     facts.loader = {"num_workers": 1}
     assert _stream_reason(facts) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_card", "tried"),
+    [
+        ({"precision": ["fp16-mixed"]}, True, ("fp16-mixed",)),
+        ({"precision": ["fp32", "tf32", "bf16-mixed"]}, True, ("bf16-mixed", "tf32")),
+        ({"precision": ["bf16-mixed"]}, False, ("bf16-mixed",)),
+        ({"precision": ["fp16-mixed"]}, False, None),
+        ({"compile_mode": ["max-autotune-no-cudagraphs"]}, False, ("max-autotune-no-cudagraphs",)),
+        ({"optimizer_implementation": ["for-loop"]}, False, ("for-loop",)),
+    ],
+)
+def test_what_the_caller_lists_is_tried_or_its_refusal_is_said(
+    wanted: dict[str, Any], on_card: bool, tried: tuple[str, ...] | None
+) -> None:
+    """Also where it would not have been our guess: an emulated bfloat16, another mode of compilation."""
+    task = Task(nn.Linear(4, 2), TensorDataset(torch.zeros(64, 4), torch.zeros(64, dtype=torch.long)), device="cpu")
+    found = dataclasses.replace(
+        Hardware.detect(device="cpu"), accelerator=CARD if on_card else None, cpu_bf16_native=False, has_compiler=True
+    )
+    facts = Bench(task, found, Limits.of(found)).describe()
+    candidates = Candidates.of(facts, found, Limits.of(found), BatchRules(), Space(**wanted))
+    (knob,) = wanted
+    assert candidates.values.get(knob) == tried
+    assert tried or "none of the values you allowed" in candidates.dropped[knob]
+
+
+def test_numpys_integers_are_numbers() -> None:
+    """Lists often come out of numpy."""
+    assert Space(num_workers=[numpy.int64(2)]).allows("num_workers", 2)
