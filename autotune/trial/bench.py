@@ -73,7 +73,7 @@ class Bench:
     ) -> None:
         self._task, self._hardware, self._limits, self._clock = task, hardware, limits, clock
         self._device = torch.device(task.device or hardware.device)
-        self._models = ModelPool(task, fresh)
+        self._models, self._fresh = ModelPool(task, fresh), fresh
         self._data = task.data.resolve()
         self._facts: Facts | None = None
         self._builder: LiveBuilder | None = None
@@ -291,11 +291,19 @@ class Bench:
         batch = first_batch(self._data, rows=rows)
         model = self._models.model.to(self._device)
         placed = to_device(batch, self._device, non_blocking=False)
-        task = self._task
+        task, fresh = self._task, self._fresh
         loss = resolve_loss(loss_fn=task.loss_fn, training_step=task.training_step, model=model, batch=placed)
         facts = Facts.of(task, model, self._data, batch, loss, self._device, rows=rows)
         self._builder = LiveBuilder(
-            task, self._data, facts, loss, self._models, self._device, self._clock, self._worst.lengths
+            task,
+            self._data,
+            facts,
+            loss,
+            self._models,
+            self._device,
+            self._clock,
+            self._worst.lengths,
+            (lambda: fresh().data.resolve()) if fresh else None,
         )
         self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
         return facts

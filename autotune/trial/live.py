@@ -20,6 +20,7 @@ from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
 from autotune.task.rows import RowCounter
 from autotune.task.scan import sample_lengths
+from autotune.task.worker_state import shared_states
 from autotune.trial.compiled import CompiledState
 from autotune.trial.indices import ContinuedSampler
 from autotune.trial.models import ModelPool
@@ -61,6 +62,7 @@ class LiveBuilder:
         loss: Its loss.
         models: Where models come from.
         device: Where the steps run.
+        fresh_data: Makes the data anew, as it arrived; None: there is only this.
         lengths: Says how long each sample is.
     """
 
@@ -74,23 +76,33 @@ class LiveBuilder:
         device: torch.device,
         clock: Callable[[], float] = time.perf_counter,
         lengths: Callable[[LoaderParts], torch.Tensor] = sample_lengths,
+        fresh_data: Callable[[], LoaderParts] | None = None,
     ) -> None:
         self._task, self._data, self._facts, self._loss = task, data, facts, loss
         self._models, self._device, self._clock = models, device, clock
         self._lengths = lengths
+        self._fresh_data, self._unread = fresh_data, None if fresh_data else data
         self._samples_read = 0
         self._compiled = CompiledState()
 
     def loader(self, settings: Settings, seed: int) -> DataLoader[Any]:
         """The loader of ``settings``, continuing where the last trial's reading ended."""
         return build_loader(
-            self._data,
+            self._as_it_came() if settings.num_workers else self._data,
             settings,
             has_batch_norm=self._facts.has_batch_norm,
             seed=seed,
             sampler=self._sampler(seed),
             lengths=self._lengths,
         )
+
+    def _as_it_came(self) -> LoaderParts:
+        """The data for workers: where reading it here opened files, a copy that holds none for them to share."""
+        if not any(state.kind == "handle" for state in shared_states(dataset=self._data.dataset)):
+            return self._data
+        if self._unread is None and self._fresh_data is not None:
+            self._unread = self._fresh_data()
+        return self._unread or self._data
 
     def build(self, settings: Settings, seed: int) -> Live:
         """All live objects of ``settings``, weights pristine, nothing started yet."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -379,3 +381,46 @@ def test_a_joint_trials_peak_holds_its_activations(bench: Any) -> None:
     desk = bench(Hungry(), _dataset())
     small, large = (_measured(desk.run(_probe(batch_size=size))).peak_ram_bytes or 0 for size in (4, 64))
     assert large - small >= 150 * 2**20
+
+
+class OpenedLate(Dataset[Any]):
+    """Opens its file when it is first read, as is right: each worker then has its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, None
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file, self.opened_by = self.path.open("rb"), os.getpid()
+        if self.opened_by != os.getpid():
+            raise RuntimeError("a forked worker reads from the file of its parent")
+        self.file.seek(index)
+        return torch.full((8,), float(self.file.read(1)[0])), index % 2
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "file": None}
+
+    def __del__(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+def test_workers_do_not_inherit_the_files_that_trials_without_workers_opened(tmp_path: Path) -> None:
+    """Read in-process first, then in workers, then in-process again."""
+    (tmp_path / "data").write_bytes(bytes(256))
+    made = [Task(Net(), OpenedLate(tmp_path / "data"), loss_fn=nn.CrossEntropyLoss(), device="cpu")]
+    hardware = Hardware.detect()
+
+    def fresh() -> Task:
+        made.append(pickle.loads(pickle.dumps(made[0])))
+        return made[-1]
+
+    desk = Bench(made[0], hardware, Limits.of(hardware), fresh=fresh)
+    try:
+        for workers in (0, 2, 0):
+            _measured(desk.run(_probe(batch_size=8, num_workers=workers)))
+    finally:
+        desk.close()
