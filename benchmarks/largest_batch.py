@@ -26,6 +26,7 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -184,7 +185,12 @@ def lightning(mode: str) -> dict[str, Any]:
         tried[-1][1] = "measured"
 
     batch_size_scaling._try_loop_run = counted
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet = {
+        "default_root_dir": tempfile.mkdtemp(),
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+    }
     trainer = pl.Trainer(accelerator="cpu", max_epochs=1, enable_model_summary=False, **quiet)
     return counts(lambda: Tuner(trainer).scale_batch_size(module, mode=mode, steps_per_trial=RIVAL_STEPS), tried)
 
