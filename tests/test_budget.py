@@ -113,7 +113,7 @@ def test_search_and_race_keep_the_budget(kind: str, budget_s: float, accelerator
         budget_s=budget_s,
         started_s=0.0,
     )
-    run = Run(plan=plan, sandbox=machine, study=plan.study, narrator=_Silent(), pace=plan.pace)  # type: ignore[arg-type]
+    run = Run(plan=plan, run=machine.run, sandbox=machine, study=plan.study, narrator=_Silent(), pace=plan.pace)  # type: ignore[arg-type]
     run.go()
     assert machine.now <= 1.1 * budget_s
     for race in run.races:
@@ -139,6 +139,6 @@ def test_quick_trials_leave_time_to_prove_a_gain(budget_s: float) -> None:
         budget_s=budget_s,
         started_s=0.0,
     )
-    run = Run(plan=plan, sandbox=machine, study=plan.study, narrator=_Silent(), pace=CPU)  # type: ignore[arg-type]
+    run = Run(plan=plan, run=machine.run, sandbox=machine, study=plan.study, narrator=_Silent(), pace=CPU)  # type: ignore[arg-type]
     run.go()
     assert any(race.wins for race in run.races)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,8 @@ class Run:
     """Search and race within one sandbox; survives Ctrl-C with what was proven until then."""
 
     plan: Plan
+    run: Callable[[Probe], Outcome]
+    """Answers race laps."""
     sandbox: Sandbox | InProcess
     study: Study
     narrator: Narrator
@@ -67,7 +69,7 @@ class Run:
         return results
 
     def _lap(self, probe: Probe) -> Outcome:
-        outcome = self.sandbox.run(probe)
+        outcome = self.run(probe)
         self.study.record(outcome)
         self.narrator.lap(outcome)
         return outcome

@@ -15,6 +15,7 @@ from autotune.config.spending import spending
 from autotune.config.verdict import judge
 from autotune.hardware import Hardware, Limits
 from autotune.planner import CPU, GPU, Plan
+from autotune.report.interrupt import heeding, noticing_interrupt
 from autotune.report.narrator import Narrator
 from autotune.sandbox import InProcess, Sandbox
 from autotune.space import Candidates, Space
@@ -46,7 +47,9 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         Study(call.storage, call.study_name, seed=call.seed) as study,
         Narrator(call.progress, call.time_budget_s) as narrator,
         opened(task, hardware, limits, call, narrator) as sandbox,
+        noticing_interrupt() as pressed,
     ):
+        answer = heeding(pressed, sandbox.run)
         facts = sandbox.describe()
         hardware = sandbox.hardware
         pace = GPU if hardware.accelerator else CPU
@@ -56,7 +59,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             hardware=hardware,
             pace=pace,
             study=study,
-            run=sandbox.run,
+            run=answer,
             clock=time.perf_counter,
             budget_s=call.time_budget_s,
             started_s=started_s,
@@ -64,7 +67,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             memory_margin=call.memory_margin,
             seed=call.seed,
         )
-        run = Run(plan=search, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
+        run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
         start_s = time.perf_counter() - started_s
         run.go()
         return _conclude(task, call, hardware, run, start_s)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import INTERRUPTED, build_parser
-from autotune.cli.interrupt import noticing_interrupt
 from autotune.cli.output import Output
 from autotune.cli.ownership import check_ownership
 from autotune.cli.task_file import load_task
@@ -55,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _demo(args: argparse.Namespace, output: Output) -> int:
     out = None if args.out is None else _writable(args.out)
     from autotune.demo.run import DEFAULT_TIME_BUDGET_S, run_demo
+    from autotune.report.interrupt import noticing_interrupt
 
     with noticing_interrupt() as interrupted:
 
@@ -83,6 +83,7 @@ def _tune(args: argparse.Namespace, output: Output) -> int:
     if args.device is not None:
         task = _on_device(task, args.device)
     from autotune import api
+    from autotune.report.interrupt import noticing_interrupt
 
     with noticing_interrupt() as interrupted:
         config = api.tune(task, progress=output.progress(), **_tune_options(args))

@@ -22,7 +22,13 @@ from autotune.hardware.limits import Limits
 from autotune.hardware.machine import Hardware
 from autotune.hardware.memory import oom_kill_count, shm_free_bytes
 from autotune.hardware.peak_memory import PeakMemory, ResidentPeak
-from autotune.hardware.process_tree import io_bytes, tree_cpu_s, tree_memory_bytes, tree_pids
+from autotune.hardware.process_tree import (
+    io_bytes,
+    tree_cpu_s,
+    tree_memory_bytes,
+    tree_pids,
+    tree_resident_bytes,
+)
 
 __all__ = [
     "Accelerator",
@@ -37,4 +43,5 @@ __all__ = [
     "tree_cpu_s",
     "tree_memory_bytes",
     "tree_pids",
+    "tree_resident_bytes",
 ]

@@ -37,13 +37,14 @@ class Limits:
             open_files=hardware.open_files,
         )
 
-    def refusal(self, loading_bytes: int, *, files: int, in_workers: bool) -> str | None:
+    def refusal(self, loading_bytes: int, *, files: int, in_workers: bool, copies_bytes: int = 0) -> str | None:
         """Which limit batches under way would break.
 
         Args:
             loading_bytes: Of all of them.
             files: That a process holds open for them.
             in_workers: Whether they pass through shared memory.
+            copies_bytes: Of the dataset, in all workers together.
 
         Returns:
             One sentence with the remedy; None where there is room.
@@ -54,6 +55,10 @@ class Limits:
             return f"{needed} would fill /dev/shm ({self.shm_bytes:,} bytes free); {remedy}"
         if loading_bytes > _LOADING_SHARE * self.ram_bytes:
             return f"{needed} would fill the memory ({self.ram_bytes:,} bytes free)"
+        if loading_bytes + copies_bytes > _LOADING_SHARE * self.ram_bytes:
+            remedy = "hold its data in tensors, which workers share, or read it from files when it is asked for"
+            copies = f"the workers' copies of the dataset ({copies_bytes:,} bytes)"
+            return f"{copies} would fill the memory ({self.ram_bytes:,} bytes free); {remedy}"
         if self.open_files is not None and files > _LOADING_SHARE * self.open_files:
             remedy = "raise it (ulimit -n) or call torch.multiprocessing.set_sharing_strategy('file_system')"
             return f"batches under way ({files:,} open files) would reach the limit of {self.open_files:,}; {remedy}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.hardware.cgroup import read_text
 
-__all__ = ["io_bytes", "tree_cpu_s", "tree_memory_bytes", "tree_pids"]
+__all__ = ["io_bytes", "tree_cpu_s", "tree_memory_bytes", "tree_pids", "tree_resident_bytes"]
 
 _ROOT = Path("/")
 
@@ -49,6 +49,27 @@ def tree_memory_bytes(pid: int, *, root: Path = _ROOT) -> int:
     Source: Linux, Documentation/filesystems/proc.rst, ``smaps_rollup``.
     """
     return sum(_memory_bytes(each, root) for each in tree_pids(pid, root=root))
+
+
+def tree_resident_bytes(pid: int, *, root: Path = _ROOT) -> int:
+    """Resident memory of a process tree, shared pages counted in each: an upper bound that costs next to nothing.
+
+    Args:
+        pid: The process at the top.
+        root: Where ``proc`` is found.
+
+    Returns:
+        The sum of resident sets, in bytes; 0 when the process is gone, and where the system does not say.
+    """
+    pages = 0
+    for each in tree_pids(pid, root=root):
+        statm = (read_text(root / f"proc/{each}/statm") or "").split()
+        pages += int(statm[1]) if len(statm) > 1 else 0
+    return pages * _page_bytes() if pages else 0
+
+
+def _page_bytes() -> int:
+    return int(os.sysconf("SC_PAGE_SIZE"))
 
 
 def tree_cpu_s(pid: int) -> float:

@@ -48,12 +48,18 @@ class Ledger:
         self.banned[settings] = reason
 
     def too_large(self, settings: Settings) -> bool:
-        """Whether no larger a batch ran out of memory under settings that need as much a row, and none so large ran."""
+        """Whether no larger a batch ran out of memory under settings that need as much a row, and none so large ran.
+
+        A failure with more workers does not count: it may have been theirs.
+        """
         trials = [*self.outcomes.values(), *self.parts.values()]
         alike = [one for one in trials if one.settings.batch_size and _alike(one.settings, settings)]
         wanted = settings.batch_size or 0
         full = any(
-            isinstance(one, OutOfMemory) and one.where != "shared memory" and (one.settings.batch_size or 0) <= wanted
+            isinstance(one, OutOfMemory)
+            and one.where != "shared memory"
+            and one.settings.num_workers <= settings.num_workers
+            and (one.settings.batch_size or 0) <= wanted
             for one in alike
         )
         ran = any(isinstance(one, Measured) and (one.settings.batch_size or 0) >= wanted for one in alike)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import SandboxError
-from autotune.hardware.process_tree import tree_memory_bytes
+from autotune.hardware.process_tree import tree_memory_bytes, tree_resident_bytes
 from autotune.sandbox.ending import end_tree
 from autotune.sandbox.frames import FrameReader, GarbledError, write_frame
 from autotune.sandbox.kernel_kills import kernel_kills
@@ -76,25 +76,36 @@ class Watchdog:
         read: Bytes the tree holds now.
         limit_bytes: The most it may hold.
         clock: Seconds, monotonic.
+        at_most: Bytes that it cannot hold more than, read for next to nothing; above the limit the exact reading,
+            which may be long due otherwise, is made within a second.
     """
+
+    _URGENT_S = 1.0
 
     # Reading walks all pages of the tree. At most 2 % of one core goes into that, and never less than 0.1 s
     # lies between two readings, in which memory can grow by about 0.5 GB.
     _SHARE = 0.02
     _SHORTEST_S = 0.1
 
-    def __init__(self, read: Callable[[], int], limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._read, self._clock = read, clock
+    def __init__(
+        self,
+        read: Callable[[], int],
+        limit_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        at_most: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._read, self._clock, self._at_most = read, clock, at_most
         self._limit_bytes = limit_bytes
-        self._next_s = clock()
+        self._next_s = self._urgent_s = clock()
         self.peak_bytes = 0
 
     def breached(self) -> bool:
         """Reads if it is time to; whether the limit was passed."""
         began = self._clock()
-        if began >= self._next_s:
+        if began >= self._next_s or (began >= self._urgent_s and self._at_most() > self._limit_bytes):
             self.peak_bytes = max(self.peak_bytes, self._read())
             ended = self._clock()
+            self._urgent_s = ended + self._URGENT_S
             self._next_s = ended + max(self._SHORTEST_S, (ended - began) / self._SHARE)
         return self.peak_bytes > self._limit_bytes
 
@@ -153,7 +164,8 @@ class ChildProcess:
 
     def _wait(self, deadline: float, limit_bytes: int) -> Answer | Death:
         kills_before = kernel_kills()
-        watchdog = Watchdog(lambda: tree_memory_bytes(self._popen.pid), limit_bytes)
+        pid = self._popen.pid
+        watchdog = Watchdog(lambda: tree_memory_bytes(pid), limit_bytes, at_most=lambda: tree_resident_bytes(pid))
         while True:
             if watchdog.breached():
                 return OverLimit(peak_bytes=watchdog.peak_bytes)

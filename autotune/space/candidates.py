@@ -175,5 +175,9 @@ class Candidates:
     def limit_refusal(self, settings: Settings) -> str | None:
         """Which limit of this machine the batches under way would break, with the remedy; None: none."""
         files = self.loading_files(settings) if self.limits.open_files is not None else 0
-        in_workers = settings.num_workers > 0
-        return self.limits.refusal(self.loading_bytes(settings), files=files, in_workers=in_workers)
+        return self.limits.refusal(
+            self.loading_bytes(settings),
+            files=files,
+            in_workers=settings.num_workers > 0,
+            copies_bytes=settings.num_workers * self.facts.worker_copy_bytes,
+        )

@@ -24,7 +24,7 @@ from autotune.task.samples import stacking_refusal
 from autotune.task.scan import may_differ
 from autotune.task.sharding import one_worker_only
 from autotune.task.task import Task
-from autotune.task.workers import sharing_warnings, start_method, workers_refused
+from autotune.task.workers import sharing_warnings, start_method, worker_copy_bytes, workers_refused
 
 __all__ = ["Facts"]
 
@@ -82,6 +82,8 @@ class Facts:
     """Tensors in a batch, whatever its size."""
     sample_tensors: int = 0
     """Tensors that each sample adds to a batch, where a collate function leaves samples apart."""
+    worker_copy_bytes: int = 0
+    """Of the dataset, that each worker holds for itself."""
     warnings: tuple[str, ...] = ()
     """Sentences for the user: what is likely not meant, or could not be found out."""
     has_repeated_blocks: bool = False
@@ -155,6 +157,7 @@ class Facts:
             reduction=loss.reduction,
             **_tensor_counts(batch, expected or rows),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
+            worker_copy_bytes=0 if refused else worker_copy_bytes(data),
             has_repeated_blocks=bool(repeated_blocks(model)),
             has_compiled_parts=has_compiled_parts(model),
             has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),

@@ -17,7 +17,14 @@ from autotune.task.batches import batch_tensors
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.names import qualified_name
 
-__all__ = ["daemonic_refusal", "main_refusal", "sharing_warnings", "start_method", "workers_refused"]
+__all__ = [
+    "daemonic_refusal",
+    "main_refusal",
+    "sharing_warnings",
+    "start_method",
+    "worker_copy_bytes",
+    "workers_refused",
+]
 
 _GUARD = 'protect what the script runs by `if __name__ == "__main__":`'
 _SHARED_BY_INHERITANCE = ("multiprocessing.synchronize", "multiprocessing.sharedctypes", "multiprocessing.queues")
@@ -74,6 +81,25 @@ def sharing_warnings(data: LoaderParts) -> tuple[str, ...]:
     if data.num_workers == 0 or data.worker_init_fn is not None:
         return ()
     return tuple(f"Your DataLoader has workers, but {reason}." for reason in _unshareable(data))
+
+
+def worker_copy_bytes(data: LoaderParts) -> int:
+    """Bytes that each further worker holds of the dataset; tensors are shared, everything else is sent to each.
+
+    Args:
+        data: Resolved parts.
+
+    Returns:
+        0 under fork, where pages are shared until they are written to, and where the dataset cannot be sent at all.
+    """
+    if start_method(data) == "fork":
+        return 0
+    sink = _PickleProbe()
+    try:
+        sink.dump(data.dataset)
+    except Exception:  # whatever a __reduce__ raises: ``workers_refused`` says it
+        return 0
+    return sink.sent_bytes
 
 
 def daemonic_refusal() -> str | None:
@@ -153,24 +179,39 @@ def _tests_name(test: ast.expr) -> bool:
 
 
 class _Sink(io.RawIOBase):
-    """Takes everything and keeps nothing."""
+    """Takes everything and keeps nothing but its size."""
+
+    def __init__(self) -> None:
+        self.written_bytes = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return len(data)
+        size = memoryview(data).nbytes
+        self.written_bytes += size
+        return size
 
 
 class _PickleProbe(pickle.Pickler):
-    """Pickles to nowhere, big data left out, and notices what would be looked up in ``__main__``."""
+    """Pickles to nowhere, big data left out but counted, and notices what would be looked up in ``__main__``."""
 
     def __init__(self) -> None:
-        super().__init__(_Sink(), protocol=pickle.HIGHEST_PROTOCOL)
+        self._sink = _Sink()
+        super().__init__(self._sink, protocol=pickle.HIGHEST_PROTOCOL)
         self.uses_main = False
+        self._array_bytes = 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of what was pickled, arrays in full."""
+        return self._sink.written_bytes + self._array_bytes
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, torch.Tensor) or _is_plain_array(obj):
+        if isinstance(obj, torch.Tensor):
+            return int, ()
+        if _is_plain_array(obj):
+            self._array_bytes += obj.nbytes
             return int, ()
         if type(obj).__module__ in _SHARED_BY_INHERITANCE:  # pickles only while a process is being started
             return int, ()

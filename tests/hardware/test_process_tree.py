@@ -5,10 +5,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.hardware.process_tree import io_bytes, tree_cpu_s, tree_memory_bytes, tree_pids
+from autotune.hardware.process_tree import (
+    io_bytes,
+    tree_cpu_s,
+    tree_memory_bytes,
+    tree_pids,
+    tree_resident_bytes,
+)
 
 Machine = Callable[[Mapping[str, object]], Path]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -120,3 +127,12 @@ def test_bytes_read_are_null_where_the_system_does_not_say(machine: Machine) -> 
     """Without ``/proc/<pid>/io`` the answer is null, not 0."""
     root = machine({"proc/self/task/1/children": "", "proc/1/task/1/children": ""})
     assert io_bytes(1, root=root) is None
+
+
+@linux_only
+def test_resident_memory_is_never_less_than_the_proportional_one(family: Any) -> None:
+    """Pages shared within the tree count in each process; a process that is gone holds nothing."""
+    process, _ = family(held=50 * 2**20)
+    proportional = tree_memory_bytes(process.pid)
+    assert 50 * 2**20 <= proportional <= tree_resident_bytes(process.pid) + 2**23
+    assert tree_resident_bytes(2**22 + 1) == 0

@@ -92,6 +92,7 @@ def candidates(baseline: Settings | None = None, **more: Any) -> Candidates:
             samples=10_000,
             ragged=False,
             batch_tensors=2,
+            worker_copy_bytes=0,
             sample_tensors=0,
             one_worker_only=None,
             caller={"sharing_strategy": "file_descriptor"},

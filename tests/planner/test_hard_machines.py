@@ -106,7 +106,7 @@ def test_a_setting_that_hangs_leaves_the_race_its_time() -> None:
     plan = _plan(machine, budget_s=40.0)
     narrator: Any = SimpleNamespace(say=lambda *_: None, lap=lambda _: None)
     sandbox: Any = SimpleNamespace(run=machine.run)
-    run = Run(plan=plan, sandbox=sandbox, study=plan.study, narrator=narrator, pace=CPU)
+    run = Run(plan=plan, run=machine.run, sandbox=sandbox, study=plan.study, narrator=narrator, pace=CPU)
     run.go()
     assert any(race.wins and race.candidate.num_workers == 2 for race in run.races)
     assert machine.now <= 1.1 * 40.0

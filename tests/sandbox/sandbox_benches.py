@@ -205,7 +205,9 @@ class Limited(Healthy):
             held = torch.ones(self.limits.ram_bytes // 4 * 2)
         except RuntimeError as error:
             return self.measured(probe, str(error))
-        time.sleep(20)  # long enough to be seen, however busy the machine is
+        for _ in range(60):  # long enough to be seen, however busy the machine is
+            time.sleep(1)
+            held += 1  # idle pages may be taken away by the system
         del held
         return self.measured(probe, "no limit")
 

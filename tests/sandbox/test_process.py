@@ -59,6 +59,25 @@ def test_watchdog_spends_at_most_a_fiftieth_of_a_core() -> None:
     assert len(reads) == pytest.approx(95, abs=10)
 
 
+def test_watchdog_looks_at_once_where_the_cheap_reading_passes_the_limit() -> None:
+    """A slow reading is not due for minutes; memory that may be above the limit is read within a second."""
+    clock, cheap, reads = _Clock(), 10, []
+
+    def read() -> int:
+        reads.append(clock.now_s)
+        clock.now_s += 5.0
+        return 150 if cheap > 100 else 10
+
+    watchdog = Watchdog(read, 100, clock, at_most=lambda: cheap)
+    assert not watchdog.breached()
+    clock.now_s += 10.0
+    assert not watchdog.breached()
+    assert len(reads) == 1
+    cheap = 160
+    assert watchdog.breached()
+    assert len(reads) == 2
+
+
 _PROGRAM = """
 import os, signal, types
 from autotune.hardware import Hardware, Limits

@@ -200,3 +200,11 @@ def test_what_the_caller_lists_is_tried_or_its_refusal_is_said(
 def test_numpys_integers_are_numbers() -> None:
     """Lists often come out of numpy."""
     assert Space(num_workers=[numpy.int64(2)]).allows("num_workers", 2)
+
+
+def test_copies_of_the_dataset_must_fit_memory() -> None:
+    """1 GB a worker of 8.6 GB: four workers may be tried, five would fill half of it."""
+    facts = SimpleNamespace(**{**vars(candidates().facts), "worker_copy_bytes": 10**9})
+    heavy = candidates(facts=facts)
+    assert heavy.refusal(heavy.shared(heavy.baseline, 4)) is None
+    assert "copies of the dataset (5,000,000,000 bytes)" in str(heavy.refusal(heavy.shared(heavy.baseline, 5)))

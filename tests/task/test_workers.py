@@ -11,12 +11,20 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autotune.task import LoaderParts
-from autotune.task.workers import daemonic_refusal, main_refusal, sharing_warnings, start_method, workers_refused
+from autotune.task.workers import (
+    daemonic_refusal,
+    main_refusal,
+    sharing_warnings,
+    start_method,
+    worker_copy_bytes,
+    workers_refused,
+)
 
 
 class Plain(Dataset[Any]):
@@ -213,3 +221,13 @@ def test_daemonic_processes_may_not_have_workers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
     assert "daemon=False" in (daemonic_refusal() or "")
     assert workers_refused(parts(data(), "fork")) == daemonic_refusal()
+
+
+def test_what_each_worker_would_hold_for_itself_is_counted() -> None:
+    """Python objects and arrays are sent to every worker, tensors are shared; fork copies nothing at the start."""
+    numbers, array = list(range(100_000)), numpy.zeros(1_000_000, dtype=numpy.uint8)
+    assert 200_000 <= worker_copy_bytes(parts(Plain(numbers))) <= 600_000
+    assert 1_000_000 <= worker_copy_bytes(parts(Plain(array))) <= 1_100_000
+    assert worker_copy_bytes(parts(Plain(torch.zeros(1_000_000)))) < 10_000
+    assert worker_copy_bytes(parts(Plain(numbers), "fork")) == 0
+    assert worker_copy_bytes(parts(Plain(lambda: None))) == 0  # refused already

@@ -8,7 +8,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["noticing_interrupt"]
+from autotune.measurement import Outcome, Probe
+
+__all__ = ["heeding", "noticing_interrupt"]
+
+
+def heeding(pressed: Callable[[], bool], run: Callable[[Probe], Outcome]) -> Callable[[Probe], Outcome]:
+    """``run``, but for a press of Ctrl-C that nobody saw: python drops what is raised in destructors and callbacks.
+
+    Args:
+        pressed: See ``noticing_interrupt``.
+        run: Answers a probe.
+    """
+
+    def answer(probe: Probe) -> Outcome:
+        if pressed():
+            raise KeyboardInterrupt
+        return run(probe)
+
+    return answer
 
 
 @contextmanager

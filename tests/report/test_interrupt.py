@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from autotune.cli.interrupt import noticing_interrupt
+from autotune.measurement import Outcome, Probe, Rejected
+from autotune.report.interrupt import heeding, noticing_interrupt
+from autotune.settings import Settings
 
 
 def test_it_is_noticed_and_raises_as_before():
@@ -40,3 +42,21 @@ def test_other_threads_get_no_handler():
     thread.start()
     thread.join()
     assert answers == [False]
+
+
+def test_a_press_that_nobody_saw_ends_the_work_at_the_next_probe() -> None:
+    """Python drops a KeyboardInterrupt that strikes in a destructor; the search must not go on for all that."""
+    asked: list[Probe] = []
+    pressed = [False]
+
+    def run(probe: Probe) -> Outcome:
+        asked.append(probe)
+        return Rejected(kind=probe.kind, settings=probe.settings, phase="step", reason="no")
+
+    answer = heeding(lambda: pressed[0], run)
+    probe = Probe(kind="joint", settings=Settings())
+    answer(probe)
+    pressed[0] = True
+    with pytest.raises(KeyboardInterrupt):
+        answer(probe)
+    assert len(asked) == 1
