@@ -117,7 +117,7 @@ def task_of(mine: SimpleNamespace) -> Task:
 
 def shorten_looks(patch: pytest.MonkeyPatch, *, race_lap_s: float) -> None:
     """For tests of what is tried rather than of how fast it is: a few seconds hold a search and a race."""
-    pace = dataclasses.replace(CPU, window_s=0.2, baseline_window_s=0.4, race_lap_s=race_lap_s)
+    pace = dataclasses.replace(CPU, window_s=0.2, baseline_window_s=0.4, race_lap_s=race_lap_s, idle_moves=2)
     patch.setattr("autotune.api.story.CPU", pace)
 
 

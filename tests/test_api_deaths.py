@@ -47,7 +47,7 @@ def clean() -> Iterator[None]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Short looks, little patience, one thread: what is tested is who survives, not who is fast."""
-    pace = dataclasses.replace(CPU, window_s=0.2, baseline_window_s=0.4, trial_cap_s=4.0, race_lap_s=0.3)
+    pace = dataclasses.replace(CPU, window_s=0.2, baseline_window_s=0.4, trial_cap_s=4.0, race_lap_s=0.3, idle_moves=2)
     monkeypatch.setattr("autotune.api.story.CPU", pace)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
