@@ -127,40 +127,22 @@ class Facts:
             TaskError: The optimizer callable failed, or the number of rows in a batch cannot be told.
         """
         device = torch.device(device)
-        refused = workers_refused(data, batch)
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
         expected, rows = rows, batch_rows(batch, rows)
-        parameters = list(model.parameters())
         return cls(
-            samples=data.samples,
-            iterable=data.iterable,
-            batches_kept=_batches_kept(data, rows),
-            loader=data.to_json(),
+            **_data_facts(data, batch, rows),
+            **_model_facts(model),
+            **_optimizer_facts(spec, model, device),
+            **_tensor_counts(batch, expected or rows),
             batch_signature=batch_signature(batch, expected),
-            sample_bytes=math.ceil(batch_bytes(batch) / max(1, rows)),
-            parameters=sum(parameter.numel() for parameter in parameters),
-            parameter_bytes=sum(parameter.nbytes for parameter in parameters),
-            model_dtype=_main_dtype(parameters),
-            has_conv_4d=has_channels_last_weights(model),
-            has_batch_norm=any(isinstance(module, _BatchNorm) for module in model.modules()),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             loss=loss.description,
             loss_inferred=loss.inferred,
-            **_optimizer_facts(spec, model, device),
-            workers_refused=refused,
-            one_worker_only=None if refused else one_worker_only(data),
-            caller=_caller(data),
-            ragged=may_differ(data, batch),
-            order_kept=data.order_kept,
-            fingerprint=task_fingerprint(task, model, batch, rows=expected),
             reduction=loss.reduction,
-            **_tensor_counts(batch, expected or rows),
+            caller=_caller(data),
+            fingerprint=task_fingerprint(task, model, batch, rows=expected),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
-            worker_copy_bytes=0 if refused else worker_copy_bytes(data),
-            has_repeated_blocks=bool(repeated_blocks(model)),
-            has_compiled_parts=has_compiled_parts(model),
-            has_set_epoch=callable(getattr(data.dataset, "set_epoch", None)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -224,6 +206,36 @@ def _tensor_counts(batch: Any, rows: int) -> dict[str, Any]:
     if stacked or len(tensors) < rows:
         return {"batch_tensors": len(tensors), "sample_tensors": 0}
     return {"batch_tensors": 0, "sample_tensors": math.ceil(len(tensors) / max(1, rows))}
+
+
+def _data_facts(data: LoaderParts, batch: Any, rows: int) -> dict[str, Any]:
+    refused = workers_refused(data, batch)
+    return {
+        "samples": data.samples,
+        "iterable": data.iterable,
+        "batches_kept": _batches_kept(data, rows),
+        "loader": data.to_json(),
+        "sample_bytes": math.ceil(batch_bytes(batch) / max(1, rows)),
+        "workers_refused": refused,
+        "one_worker_only": None if refused else one_worker_only(data),
+        "worker_copy_bytes": 0 if refused else worker_copy_bytes(data),
+        "ragged": may_differ(data, batch),
+        "order_kept": data.order_kept,
+        "has_set_epoch": callable(getattr(data.dataset, "set_epoch", None)),
+    }
+
+
+def _model_facts(model: nn.Module) -> dict[str, Any]:
+    parameters = list(model.parameters())
+    return {
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameter_bytes": sum(parameter.nbytes for parameter in parameters),
+        "model_dtype": _main_dtype(parameters),
+        "has_conv_4d": has_channels_last_weights(model),
+        "has_batch_norm": any(isinstance(module, _BatchNorm) for module in model.modules()),
+        "has_repeated_blocks": bool(repeated_blocks(model)),
+        "has_compiled_parts": has_compiled_parts(model),
+    }
 
 
 def _optimizer_facts(spec: OptimizerSpec, model: nn.Module, device: torch.device) -> dict[str, Any]:

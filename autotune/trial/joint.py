@@ -13,6 +13,7 @@ import torch
 from autotune.build.length_grouping import ROUND
 from autotune.hardware import CpuMeter, ResidentPeak, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
+from autotune.settings import Settings
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
 from autotune.trial.timer import WindowTimer
@@ -50,8 +51,7 @@ def run_joint(
     resident = ResidentPeak()
     resident.start()
     settings = live.settings
-    mixture = ROUND if settings.length_grouped else 1
-    group = chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
+    group = _group(settings)
     was_started = live.started
     if not live.warm:
         seen = _warm_up(live, probe, clock)
@@ -83,6 +83,11 @@ def run_joint(
         first_loss=first,
         last_loss=last,
     )
+
+
+def _group(settings: Settings) -> int:
+    mixture = ROUND if settings.length_grouped else 1
+    return chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
 
 
 def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
