@@ -272,6 +272,8 @@ def ctrl_c() -> Iterator[Any]:
         timer.join()
 
 
+# In this process the press may strike while the garbage collector calls back, where python drops it aloud.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [True, False])
 def test_ctrl_c_returns_the_baseline(hasty: None, ctrl_c: Any, isolate: bool) -> None:

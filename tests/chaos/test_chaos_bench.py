@@ -20,7 +20,7 @@ from tests.chaos.conftest import Figures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("benches")]
 
-_TRIALS = 40
+_TRIALS = 30
 _LIMITS = Limits(ram_bytes=2**30, shm_bytes=None, open_files=None)
 _HEALTHY = Probe(kind="compute", settings=Settings(batch_size=16), steps=2, deadline_s=60.0)
 

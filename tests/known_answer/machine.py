@@ -20,7 +20,7 @@ from autotune.study import Study
 from autotune.task import Task
 from autotune.trial import Bench
 
-QUICK = dataclasses.replace(CPU, window_s=0.3, baseline_window_s=0.4, part_window_s=0.2, idle_moves=3)
+QUICK = dataclasses.replace(CPU, window_s=0.3, baseline_window_s=0.4, part_window_s=0.2, idle_moves=2)
 """Sleeps are exact, so short windows do."""
 
 
