@@ -215,7 +215,8 @@ class _Laps:
             if left_s <= 0:
                 break
         needed = self.spent_s + min_rounds * sum(e.overhead_s + _SHORTEST_LAP_S for e in racing) / _PLANNED_SHARE
-        return 0, 0.0, f"Not raced: {min_rounds} rounds need {math.ceil(needed)} s, there were {self._budget_s:.0f} s."
+        why = f"{min_rounds} rounds need {math.ceil(needed)} s and there were {self._budget_s:.0f} s"
+        return 0, 0.0, f"Not raced, since {why}."
 
     def run_rounds(self, entries: list[_Entry], rounds: int, lap_s: float, min_rounds: int) -> str | None:
         """Run the timed rounds; why there is no decision, or None.
@@ -240,7 +241,7 @@ class _Laps:
         for number, entry in enumerate(waiting, start=1):
             left_s = self._budget_s - self.spent_s
             if left_s <= 0:
-                return f"Not raced: the {max(0.0, self._budget_s):.0f} s left for it did not even start all settings."
+                return f"Not raced, since the {max(0.0, self._budget_s):.0f} s left did not even start all settings."
             # One that hangs must not take the time of those after it.
             self._warm_up(entry, left_s if number == len(waiting) else _WARM_UP_SHARE * left_s)
             if entries[0].failed is not None:

@@ -205,7 +205,7 @@ def test_a_budget_too_short_for_five_rounds_is_not_raced() -> None:
     assert result.rounds == 0
     assert result.lap_s is None
     assert result.undecided is not None
-    assert "Not raced: 5 rounds need" in result.undecided
+    assert "Not raced, since 5 rounds need" in result.undecided
     assert machine.now_s <= 4.0
 
 

@@ -36,7 +36,13 @@ class Options:
 
     def __post_init__(self) -> None:
         _check_number("time_budget_s", self.time_budget_s, above=0.0, below=float("inf"))
-        _check_number("memory_margin", self.memory_margin, above=-1e-9, below=1.0)
+        _check_number(
+            "memory_margin",
+            self.memory_margin,
+            above=-1e-9,
+            below=1.0,
+            remedy="Give a number from 0 to below 1, such as 0.05.",
+        )
         if self.lr_scaling not in ("linear", "sqrt", "auto", None):
             raise SettingsError(
                 f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.'
@@ -74,6 +80,8 @@ def _check_type(name: str, value: object, wanted: type, remedy: str) -> None:
         raise SettingsError(f"{name}={value!r} is not possible.", remedy)
 
 
-def _check_number(name: str, value: object, *, above: float, below: float) -> None:
+def _check_number(
+    name: str, value: object, *, above: float, below: float, remedy: str = "Give a number above 0."
+) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) < below:
-        raise SettingsError(f"{name}={value!r} is not possible.", f"Give a number above {max(above, 0.0):g}.")
+        raise SettingsError(f"{name}={value!r} is not possible.", remedy)

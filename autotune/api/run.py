@@ -54,7 +54,9 @@ class Run:
         finalists = [one.settings for one in found.finalists]
         if found.baseline is None or not finalists:
             return []
-        self.narrator.say("race", f"racing {len(finalists)} finalist(s) against the baseline, interleaved")
+        self.narrator.say(
+            "race", f"racing {len(finalists)} finalist{'s' * (len(finalists) > 1)} against the baseline, interleaved"
+        )
         results: list[RaceResult] = []
         for heat in _heats(finalists):
             results += race(

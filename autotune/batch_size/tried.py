@@ -61,3 +61,11 @@ class LargestBatch:
     """What the samples cost: sizes were run on the costliest of those that were seen; None where all are alike."""
     warnings: tuple[str, ...] = ()
     """What went less than well, one sentence each."""
+
+    def __str__(self) -> str:
+        runs = f"{self.probes} runs, {self.out_of_memory_probes} out of memory"
+        lines = [f"Largest batch: {self.batch_size:,} ({runs}). {self.reason}", *self.warnings]
+        for one in self.evidence:
+            peak = "" if one.peak_bytes is None else f", peak {one.peak_bytes:,} of {one.limit_bytes or 0:,} bytes"
+            lines.append(f"  batch {one.size:>8,}, {one.steps} steps: {one.fate}{peak}")
+        return "\n".join(lines)

@@ -56,7 +56,7 @@ def judge(
     shared = _Shared(
         found=found,
         dropped={**dropped, **found.skipped},
-        warnings=tuple(dict.fromkeys((*found.warnings, *warnings, *_doubts(races)))),
+        warnings=tuple(dict.fromkeys((*found.warnings, *warnings, *_doubts(races, outcomes)))),
         spent_s=spent_s,
         trials=len(outcomes),
         largest_batch=_largest(outcomes),
@@ -118,12 +118,20 @@ class _Shared:
         )
 
 
-def _doubts(races: Sequence[RaceResult]) -> list[str]:
+def _doubts(races: Sequence[RaceResult], outcomes: Sequence[Outcome]) -> list[str]:
     others = max((race.others_cores or 0.0 for race in races), default=0.0)
     said = []
     if others > _OTHERS_CORES:
         said.append(
-            f"Other processes used up to {others:.1f} of the cores during the race: intervals are wider for it."
+            f"Other processes used up to {others:.1f} cores during the race: intervals are wider for it, and the ratio "
+            "is that of a machine under such load."
+        )
+    searched = [one.others_cores or 0.0 for one in outcomes if isinstance(one, Measured) and one.kind == "joint"]
+    usual = statistics.median(searched) if searched else 0.0
+    if usual > _OTHERS_CORES:
+        said.append(
+            f"Other processes used {usual:.1f} cores in half of the search's trials or more: rates are those of a "
+            "machine under such load."
         )
     if any(race.noisy for race in races):
         said.append("The machine was too noisy to decide: run again when it is quieter, or with a larger budget.")
@@ -154,12 +162,13 @@ def _why_kept(found: Found, race: RaceResult | None, interrupted: bool, tried: i
         return f"baseline kept: {_nothing_faster(found, tried)}"
     if race is None:
         return f"baseline kept: nothing else was raced, {found.stopped}"
-    return f"baseline kept: {_lost(race)}"
+    return f"baseline kept: {_lost(race)}{_unproven(found, race)}"
 
 
 def _lost(race: RaceResult) -> str:
     if race.undecided is not None or race.median is None or race.low is None:
-        return (race.undecided or "too few rounds to decide").rstrip(".")
+        why = (race.undecided or "too few rounds to decide").rstrip(".")
+        return why[:1].lower() + why[1:]
     noise = "; the machine was too noisy to tell" if race.noisy else ""
     return (
         f"the fastest other setting raced at {race.median:.2f}x, of which only {race.low:.2f}x is certain "
@@ -167,12 +176,23 @@ def _lost(race: RaceResult) -> str:
     )
 
 
+def _unproven(found: Found, race: RaceResult) -> str:
+    """What the search saw of a setting whose race was not decided."""
+    seen = next((one for one in found.finalists if one.settings == race.candidate), None)
+    if race.undecided is None or seen is None or found.baseline is None or not found.baseline.samples_per_s:
+        return ""
+    changes = found.baseline.settings.differences(seen.settings)
+    knobs = ", ".join(f"{name}={value}" for name, (_, value) in changes.items())
+    ratio = seen.samples_per_s / found.baseline.samples_per_s
+    return f"; the search saw {ratio:.2f}x with {knobs}, which is not proven: give a larger time_budget_s"
+
+
 def _bound(measured: Measured, found: Found) -> str:
     wait = measured.data_wait_share or 0.0
     parts = [
         f"{name} can give {part.samples_per_s:,.0f}/s"
         for name, part in (("the loader", found.loader), ("the step", found.compute))
-        if part is not None
+        if part is not None and part.samples_per_s >= measured.samples_per_s  # else they were looked at in worse times
     ]
     apart = f"; alone {' and '.join(parts)}" if parts else ""
     if wait >= _LOADING_BOUND:

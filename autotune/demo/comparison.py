@@ -91,7 +91,9 @@ class Comparison:
             f"Race: {speedup.median:.2f} times the defaults' samples/s "
             f"(95 % bounds {speedup.low:.2f} to {speedup.high:.2f}, {speedup.rounds} interleaved rounds)."
         )
-        return [race, verdict]
+        changes = self.config.baseline.differences(self.config.settings)
+        chosen = ", ".join(f"{name}={value}" for name, (_, value) in changes.items())
+        return [race, verdict, *([f"Chosen: {chosen}."] if chosen else [])]
 
     def _training_lines(self) -> list[str]:
         rows = [

@@ -97,6 +97,7 @@ class Plan:
         for stage in stages:
             if not self._drive(stage):
                 self._stopped = "the time left was kept for the race"
+                self._say_not_reached()
                 break
         finalists = self._finalists()
         self._look_at_parts()
@@ -204,6 +205,13 @@ class Plan:
             return None
         outcome = self.asked(self._probe(move, settings))
         return None if self._gate.forbids_precision(outcome) or self.worst.breaks(outcome) else outcome
+
+    def _say_not_reached(self) -> None:
+        """Knobs with values of their own that no trial has varied yet."""
+        tried = {name for one in self._trials for name in self.candidates.baseline.differences(one.settings)}
+        for name, values in self.candidates.values.items():
+            if values and name not in tried:
+                self.skipped.setdefault(name, "not reached in the time; run again with a larger time_budget_s")
 
     def _drop_what_failed(self, outcome: Outcome) -> None:
         """Takes knobs of the loader out of the search that can only fail again."""

@@ -86,16 +86,27 @@ def _terminal() -> bool:
 def sentence(outcome: Outcome) -> str:
     """One line on an outcome, for people."""
     settings = outcome.settings
-    flags = [name for name, on in (("channels_last", settings.channels_last), ("pinned", settings.pin_memory)) if on]
+    steps = settings.gradient_accumulation_steps
+    flags = {
+        "channels_last": settings.channels_last,
+        "pinned": settings.pin_memory,
+        "grouped by length": settings.length_grouped,
+        "activations recomputed": settings.activation_checkpointing,
+        f"compiled ({settings.compile_mode}, {settings.compile_scope})": settings.compile_mode is not None,
+    }
     parts = [
-        f"batch {settings.batch_size or 'own'}",
-        f"{settings.num_workers} workers",
-        f"{settings.num_threads or 'default'} threads",
+        f"batch {settings.batch_size or 'own'}{f' x {steps}' if steps > 1 else ''}",
+        _counted(settings.num_workers, "worker"),
+        _counted(settings.num_threads, "thread") if settings.num_threads else "default threads",
         settings.precision,
-        *flags,
+        *(name for name, on in flags.items() if on),
         *([settings.optimizer_implementation] if settings.optimizer_implementation else []),
     ]
     return f"{_ALONE.get(outcome.kind, '')}{', '.join(parts)}: {_result(outcome)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _result(outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_an_undecided_race_ships_nothing_and_says_why() -> None:
     """However good the laps looked."""
     verdict = _judge(_race(_LARGER, 3.0, undecided="Time ran out after 2 of 5 rounds."))
     assert verdict.settings == _BASELINE
-    assert "Time ran out" in verdict.evidence.reason
+    assert "time ran out" in verdict.evidence.reason
 
 
 def test_what_was_tried_is_counted_where_nothing_won() -> None:
@@ -118,6 +119,24 @@ def test_what_the_samples_cost_is_in_the_evidence() -> None:
 def test_a_disturbed_race_is_said() -> None:
     """Others' use of the cores is part of the evidence."""
     verdict = _judge(_race(_LARGER, 2.0, others_cores=0.8))
-    assert any("0.8 of the cores" in text for text in verdict.evidence.warnings)
+    assert any("0.8 cores" in text for text in verdict.evidence.warnings)
     assert verdict.evidence.speedup is not None
     assert verdict.evidence.speedup.others_cores == 0.8
+
+
+def test_a_disturbed_search_is_said() -> None:
+    """Half of its trials or more ran beside other work: no rate is that of this machine alone."""
+    busy = dataclasses.replace(_measured(_WORKERS, 50.0), others_cores=1.2)
+    assert any("1.2 cores in half of the search" in text for text in _judge(outcomes=(busy, busy)).evidence.warnings)
+    quiet = dataclasses.replace(busy, others_cores=0.1)
+    assert not any("of the search" in text for text in _judge(outcomes=(quiet, quiet)).evidence.warnings)
+
+
+def test_what_was_seen_but_not_proven_is_said_with_the_remedy() -> None:
+    """A race that time did not allow leaves the search's own figure, and the knobs it was seen with."""
+    race = _race(_LARGER, 3.0, undecided="Not raced, since 5 rounds need 24 s and there were 17 s.")
+    found = (_measured(_LARGER, 300.0),)
+    reason = _judge(race, finalists=found).evidence.reason
+    assert "not raced, since 5 rounds need 24 s" in reason
+    assert "3.00x with batch_size=128" in reason
+    assert "larger time_budget_s" in reason
