@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AccumulationGroup", "rescale_gradients"]
+__all__ = ["AccumulationGroup", "rescale_gradients", "zero_if_none"]
 
 Weight = float | Tensor
 
@@ -50,6 +50,17 @@ class AccumulationGroup:
         if self.empty:
             self._nominal = self.size * (usual_weight or _positive(weight))
         return weight / self._nominal
+
+    def weighted(self, loss: Tensor, weight: Weight, usual_weight: float | None) -> Tensor:
+        """The next micro-loss times its share; 0 where its weight is 0, even if the loss is NaN.
+
+        A weight on an accelerator is not read, so the backward pass runs in any case: with a gradient of 0 into the
+        loss, which only a loss that itself divides by 0 or takes the root of 0 turns into NaN again.
+        """
+        share = self.share(weight, usual_weight)
+        if isinstance(share, Tensor):
+            return torch.where(share > 0, loss * share, torch.zeros_like(loss))
+        return loss * share
 
     def add(self, weight: Weight) -> None:
         """Count a micro-batch whose backward pass is done."""
@@ -94,3 +105,10 @@ def rescale_gradients(parameters: Iterable[Tensor], factor: Weight) -> None:
     for device, gradients in by_device.items():
         local = factor.to(device, non_blocking=True) if isinstance(factor, Tensor) else factor
         torch._foreach_mul_(gradients, local)
+
+
+def zero_if_none(parameters: list[Tensor]) -> None:
+    """The gradient 0 everywhere where no parameter has one: that of a group all of whose weights are 0."""
+    if all(parameter.grad is None for parameter in parameters):
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from autotune.build.accumulation import AccumulationGroup, rescale_gradients
+from autotune.build.accumulation import AccumulationGroup, rescale_gradients, zero_if_none
 from autotune.build.output import detached
 from autotune.build.rate import TrainingRate
 from autotune.errors import TaskError
@@ -32,7 +32,8 @@ class TrainStep:
     """Trains on one micro-batch per call and steps the optimizer when a group of them is complete.
 
     The gradient of a group equals that of one batch holding all its rows, also for uneven micro-batches and for a
-    last, short group; each micro-loss counts by its rows, or by the weight the training step returned. A group left
+    last, short group; each micro-loss counts by its rows, or by the weight that comes with it (a training step's
+    own; the targets not ignored, for torch's cross-entropy): with the weight 0 for nothing, be it NaN. A group left
     open at an epoch's end goes on in the next epoch unless ``flush`` closes it; no sample is dropped either way.
     Gradients left over from before are cleared by the first call. A call that raises drops its open group.
 
@@ -195,10 +196,11 @@ class TrainStep:
         weight = _weight(step_loss, rows)
         loss = step_loss.loss
         if self._weighted:
-            loss = loss * self._group.share(weight, self._usual_weight(step_loss))
+            loss = self._group.weighted(loss, weight, self._usual_weight(step_loss))
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if not self._weighted or isinstance(weight, Tensor) or weight:  # else, the mean of nothing: often NaN
+            loss.backward()  # type: ignore[no-untyped-call]
         self._group.add(weight)
         return step_loss, rows
 
@@ -215,6 +217,7 @@ class TrainStep:
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
     def _close_group(self) -> None:
+        zero_if_none(list(self._parameters()))
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         correction = self._group.correction() if self._weighted else None

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.settings import Settings
+from autotune.task.loss_weight import is_exact
 
 if TYPE_CHECKING:
     from autotune.config.tuned_config import TunedConfig
@@ -36,6 +37,7 @@ def changes(config: TunedConfig) -> list[str]:
         *_updates(config),
         *_learning_rate(config),
         *_numerics(config),
+        *_token_means(config),
         *_batch_norm(config),
         *_data_order(config),
         *_process_wide(config),
@@ -144,6 +146,19 @@ def _batch_norm(config: TunedConfig) -> list[str]:
     if old.batch_size != new.batch_size:
         return [f"BatchNorm: its statistics come from {new.batch_size} samples, no longer from {old.batch_size}."]
     return []
+
+
+def _token_means(config: TunedConfig) -> list[str]:
+    loss, steps = config.facts.loss, config.settings.gradient_accumulation_steps
+    named = loss.removeprefix("loss_fn ").partition(";")[0]
+    # Elsewhere nothing tells what a mean is over; torch's other loss modules take theirs over all elements.
+    if steps == 1 or config.facts.reduction != "mean" or is_exact(named) or named.startswith("torch.nn.modules."):
+        return []
+    return [
+        "Accumulation: each micro-batch's loss counts by its rows, unless training_step returns (loss, weight). Where "
+        "the loss is a mean over tokens or over the targets not ignored, as models of language compute it, the "
+        "gradient of the large batch is only approximated by rows; returning their number as the weight makes it exact."
+    ]
 
 
 def _data_order(config: TunedConfig) -> list[str]:

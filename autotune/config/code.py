@@ -21,8 +21,9 @@ _DICT = re.compile(r"(dict|BatchEncoding)\(\w+=\w+\[[^\]]*\](, \w+=\w+\[[^\]]*\]
 def training_code(document: Mapping[str, Any], saved: SavedTask, batch_signature: str) -> str:
     """At most 15 lines that train as the config does, without the package.
 
-    One thing is left to ``TrainStep``: rescaling an accumulation group that has fewer rows than usual. Here such a
-    group simply counts less, and one that is open at an epoch's end goes on in the next.
+    One thing is left to ``TrainStep``: weighing what is accumulated. Here a group that has fewer rows than usual simply
+    counts less, one that is open at an epoch's end goes on in the next, and micro-batches count alike however many of
+    their targets are ignored.
 
     Args:
         document: The config as JSON values.

@@ -112,8 +112,9 @@ def _speed(evidence: Evidence) -> str | None:
 
 
 def _padding(evidence: Evidence) -> str | None:
-    share = evidence.padding_share
-    return None if share is None else f"{share:.0%} of the baseline's batches ({evidence.samples_seen:,} samples read)"
+    share, seen = evidence.padding_share, evidence.samples_seen
+    read = "" if seen is None else f" ({seen:,} samples read)"
+    return None if share is None else f"{share:.0%} of the baseline's batches{read}"
 
 
 def _share(share: float | None) -> str | None:

@@ -13,6 +13,11 @@ from autotune.sandbox.process import Death, Exited, Overdue, OverLimit
 
 __all__ = ["RemoteTraceback", "death_error", "death_outcome", "failed_outcome", "remote_error"]
 
+_OVERDUE_REMEDY = (
+    "Check that the data yields its first batch and the model runs on it, outside of autotune; where they only need "
+    "longer, give a larger time_budget_s."
+)
+
 
 class RemoteTraceback(Exception):
     """The traceback of an exception in the child, shown as the cause of the one raised here."""
@@ -73,7 +78,7 @@ def death_error(death: Death, doing: str, deadline_s: float, limit_bytes: int) -
             return DoesNotFitError(f"The isolated process {used} while {doing}.", remedy)
         case Overdue():
             cause = f"The isolated process did not finish {doing} within {deadline_s:g} s.{_quoted(death.output_tail)}"
-            return SandboxError(cause, remedy)
+            return SandboxError(cause, _OVERDUE_REMEDY)  # in the caller's own process it would only hang
         case Exited():
             cause = f"The isolated process {_exit_text(death.exit_code)} while {doing}."
             if _memory_kind(death, limit_bytes) is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from autotune.errors import TaskError
 from autotune.task.inputs import Forward, ModelInputs, call_model, split_inputs
+from autotune.task.loss_weight import mean_weight
 from autotune.task.output import LOSS_REMEDY, own_loss, prediction, scalar_loss
 
 __all__ = ["Computation", "LossFunction", "OfFunction", "OfModel", "OfStep", "StepLoss", "TrainingStep", "is_labelled"]
@@ -27,7 +28,8 @@ class StepLoss:
     loss: torch.Tensor
     """0-dim, with its graph."""
     weight: float | torch.Tensor | None = None
-    """What a ``training_step`` returned beside the loss; None: the rows of the batch."""
+    """What a ``training_step`` returned beside the loss, or what the loss function's mean is known to be over; None:
+    the rows of the batch."""
     output: Any = None
     """What the model returned; None after a ``training_step``, which keeps its output to itself."""
 
@@ -85,7 +87,8 @@ class OfFunction:
         """The loss of an output."""
         predicted = prediction(output)
         loss_fn = self._on(predicted.device) if isinstance(predicted, torch.Tensor) else self._loss_fn
-        return StepLoss(loss=scalar_loss(loss_fn(predicted, target), "loss_fn"), output=output)
+        loss = scalar_loss(loss_fn(predicted, target), "loss_fn")
+        return StepLoss(loss=loss, weight=mean_weight(loss_fn, target), output=output)
 
     def _on(self, device: torch.device) -> LossFunction:
         # Class weights of a loss module live where it was made; the user's module is copied rather than moved.

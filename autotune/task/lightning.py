@@ -5,7 +5,6 @@ Lightning is recognised by the names of its classes and never imported here: who
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import inspect
@@ -18,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.errors import TaskError
+from autotune.task.quiet_trainer import without_trainer
 
 __all__ = [
     "LightningOptimizer",
@@ -25,6 +25,7 @@ __all__ = [
     "TrainDataLoader",
     "check_automatic",
     "has_own",
+    "hooks_not_run",
     "is_data_module",
     "is_lightning_module",
     "unmeasured_hooks",
@@ -46,6 +47,17 @@ _LOOP_HOOKS = (
     "optimizer_zero_grad",
     "configure_gradient_clipping",
 )
+_MAKING_HOOKS = (
+    "prepare_data",
+    "setup",
+    "configure_model",
+    "configure_sharded_model",
+    "on_fit_start",
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_batch_start",
+)
+"""In which modules make what their steps use."""
 
 
 def is_lightning_module(model: Any) -> bool:
@@ -112,6 +124,15 @@ def unmeasured_hooks(model: Any, data: Any) -> str:
     )
 
 
+def hooks_not_run(model: Any) -> tuple[str, ...]:
+    """The hooks of a module's own that a Trainer runs before the first step, and trials do not.
+
+    Args:
+        model: Any module.
+    """
+    return tuple(name for name in _MAKING_HOOKS if is_lightning_module(model) and has_own(model, name))
+
+
 class LightningStep:
     """``(module, batch) -> loss``: the module's own ``training_step``, with nothing logged."""
 
@@ -134,7 +155,7 @@ class LightningStep:
         """
         cls: Any = type(model)
         step: Any = model.training_step
-        with _without_trainer([model, *self._modules_inside(model)]):
+        with without_trainer([model, *self._modules_inside(model)], not_run=hooks_not_run):
             for hook in _TRANSFER_HOOKS:
                 if has_own(model, hook):
                     place = (model.device,) if hook == "transfer_batch_to_device" else ()
@@ -179,7 +200,7 @@ class LightningOptimizer:
             TaskError: There is none, there are several, or it asks for what only a Trainer has.
         """
         configure: Any = model.configure_optimizers
-        with _without_trainer([model]):
+        with without_trainer([model], not_run=hooks_not_run):
             returned = configure()
         found = list(_optimizers(returned))
         if len(found) != 1:
@@ -202,7 +223,7 @@ class TrainDataLoader:
 
     def __init__(self, data_module: Any) -> None:
         # A copy, so that neither the caller's Trainer comes along nor setup() changes what the caller holds.
-        self.data_module = copy.copy(data_module)
+        self.data_module = _copied(data_module)
         self.data_module.trainer = None
         self.__module__ = type(data_module).__module__
         self.__qualname__ = f"{type(data_module).__qualname__}.train_dataloader"
@@ -225,72 +246,12 @@ class TrainDataLoader:
         return made
 
 
-class _QuietTrainer:
-    """What steps may ask of ``self.trainer`` without one: where training stands, and loggers that keep nothing."""
-
-    current_epoch = global_step = global_rank = local_rank = node_rank = 0
-    world_size = num_nodes = num_devices = accumulate_grad_batches = 1
-    is_global_zero = training = barebones = True
-    sanity_checking = validating = testing = predicting = fast_dev_run = False
-    progress_bar_callback = None
-
-    @property
-    def logger(self) -> Any:
-        return _NoLogger()
-
-    @property
-    def loggers(self) -> list[Any]:
-        return []
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"only a Trainer has {name}", name=name, obj=self)
-
-
-class _NoLogger:
-    """Takes every call and keeps nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return self
-
-    def __getitem__(self, _: Any) -> Any:
-        return self
-
-
-def _ignored(*_: Any, **__: Any) -> None:
-    """In place of ``log``, ``log_dict`` and ``print``."""
-
-
-_QUIET: Mapping[str, Any] = {"_trainer": _QuietTrainer(), "log": _ignored, "log_dict": _ignored, "print": _ignored}
-_MISSING = object()
-
-
-@contextlib.contextmanager
-def _without_trainer(modules: list[nn.Module]) -> Iterator[None]:
-    # Straight into the instance's dict: the setters of nn.Module cost more than the step of a small model.
-    before = [(vars(module), {key: vars(module).get(key, _MISSING) for key in _QUIET}) for module in modules]
-    for attributes, _ in before:
-        attributes.update(_QUIET)
-    try:
-        yield
-    except AttributeError as error:
-        if not isinstance(error.obj, _QuietTrainer):
-            raise
-        raise TaskError(
-            f"{type(modules[0]).__name__} asks for self.trainer.{error.name}, which only a real Trainer has.",
-            "Pass training_step=(model, batch) -> loss or optimizer=(params) -> Optimizer that does without.",
-        ) from error
-    finally:
-        for attributes, kept in before:
-            for key, value in kept.items():
-                if value is _MISSING:
-                    attributes.pop(key, None)
-                else:
-                    attributes[key] = value
+def _copied(data_module: Any) -> Any:
+    """With containers of its own, which ``setup`` may fill; what they hold is shared."""
+    made = copy.copy(data_module)
+    containers = {id(value): copy.copy(value) for value in vars(made).values() if type(value) in (dict, list, set)}
+    vars(made).update({name: containers.get(id(value), value) for name, value in vars(made).items()})
+    return made
 
 
 def _optimizers(returned: Any) -> Iterator[Optimizer]:

@@ -53,10 +53,10 @@ def one_worker_only(data: LoaderParts) -> str | None:
     if not data.iterable:
         return None
     try:
-        first, again = _read_here(data, seed=0), _read_here(data, seed=1)
+        (first, begun), (again, anew) = _read_here(data, seed=0), _read_here(data, seed=1)
     except TimeoutError:
         return f"{_UNSURE}: its first samples take longer than {_READING_S:.0f} s"
-    if first and not again:
+    if first and (not again or _goes_on(begun, anew)):
         raise TaskError(
             f"dataset ({qualified_name(type(data.dataset))}) can be read only once: measuring would use it up.",
             "Pass a factory instead: a function without arguments that makes the dataset anew.",
@@ -72,6 +72,15 @@ def one_worker_only(data: LoaderParts) -> str | None:
     return _judged(first, read)
 
 
+def _goes_on(first: Iterator[Any], again: Iterator[Any]) -> bool:
+    """Whether a second reading goes on where the first ended, from a generator or the like that the stream holds.
+
+    An iterator of a class of its own may start anew by being asked for (as one with persistent workers does).
+    """
+    own = type(first).__module__ not in ("builtins", "itertools")
+    return first is again and not own and not isinstance(first, itertools.cycle)
+
+
 def _judged(first: list[_Digest], read: list[_Read]) -> str | None:
     by_worker = [{digest for worker, digest in read if worker == number} for number in (0, 1)]
     if by_worker[0] & by_worker[1]:
@@ -83,17 +92,19 @@ def _judged(first: list[_Digest], read: list[_Read]) -> str | None:
     return None
 
 
-def _read_here(data: LoaderParts, *, seed: int) -> list[_Digest]:
+def _read_here(data: LoaderParts, *, seed: int) -> tuple[list[_Digest], Iterator[Any]]:
+    """The first samples, and what they were read from."""
     digests: list[_Digest] = []
     with rng_kept():
         if seed:
             _reseed(seed)
         began = time.monotonic()
-        for sample in itertools.islice(iter(data.dataset), 2 * _SAMPLES):
+        iterator = iter(data.dataset)
+        for sample in itertools.islice(iterator, 2 * _SAMPLES):
             digests.append(_digest(sample))
             if time.monotonic() - began > _READING_S:
                 raise TimeoutError
-    return digests
+    return digests, iterator
 
 
 def _reseed(seed: int) -> None:

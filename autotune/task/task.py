@@ -19,6 +19,7 @@ from autotune.task.lightning import (
     LightningStep,
     check_automatic,
     has_own,
+    hooks_not_run,
     is_lightning_module,
     unmeasured_hooks,
 )
@@ -169,7 +170,9 @@ def _check_module(model: nn.Module) -> None:
     if meta is not None:
         raise TaskError(f"model has parameters without memory (meta device): {meta}.", "Use model.to_empty() first.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise TaskError("model has no parameter that requires gradients.", "There is nothing to train: unfreeze some.")
+        hooks = ", ".join(hooks_not_run(model))
+        remedy = f"Call its hooks first where these make some: {hooks}." if hooks else "Unfreeze some."
+        raise TaskError("model has no parameter that requires gradients: there is nothing to train.", remedy)
 
 
 def _is_lazy(module: nn.Module) -> bool:

@@ -22,6 +22,7 @@ from autotune.build.train_step import TrainStep
 from autotune.errors import TaskError
 from autotune.settings import Settings
 from autotune.task import Task, resolve_loss
+from autotune.task.lightning import TrainDataLoader
 
 
 def pairs(samples: int = 64) -> TensorDataset:
@@ -295,6 +296,80 @@ def test_a_step_that_asks_the_trainer_is_named(desk: Any) -> None:
     model = type("Asking", (Classifier,), {"training_step": lambda self, batch, batch_idx: self.optimizers()})()
     with pytest.raises(TaskError, match=r"asks for self\.trainer\.strategy"):
         desk(model, pairs())
+
+
+class MadeInAHook(Classifier):
+    """Its step uses what only a Trainer would have had it make."""
+
+    def setup(self, stage: str) -> None:
+        self.criterion = nn.CrossEntropyLoss()
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.criterion(self(batch[0]), batch[1])
+
+
+class Unconfigured(Classifier):
+    """Without layers until a Trainer asks it for them."""
+
+    def __init__(self) -> None:
+        lightning.LightningModule.__init__(self)
+
+    def configure_model(self) -> None:
+        self.head = nn.Linear(4, 2)
+
+
+def test_hooks_that_did_not_run_are_named_where_something_is_missing(desk: Any) -> None:
+    """An attribute, or all parameters, that ``setup`` and the like make."""
+    with pytest.raises(TaskError, match=r"'criterion'.* did not run: setup\.") as caught:
+        desk(MadeInAHook(), pairs())
+    assert "call the hook" in caught.value.remedy
+    with pytest.raises(TaskError, match="no parameter that requires gradients") as caught:
+        desk(Unconfigured(), pairs())
+    assert "configure_model" in caught.value.remedy
+    mistaken = type("Mistaken", (Classifier,), {"training_step": lambda self, batch, batch_idx: self.nowhere})()
+    with pytest.raises(TaskError, match=r"AttributeError.*'nowhere'"):
+        desk(mistaken, pairs())
+
+
+@pytest.mark.parametrize(
+    "used", [lambda folder: Path(folder) / "x", lambda folder: f"{folder}/x", lambda folder: folder / "x"]
+)
+def test_a_loggers_folder_is_refused_by_name(used: Callable[[Any], Any], desk: Any) -> None:
+    """Nothing may be written there; a step that asks first whether it is a folder goes on."""
+
+    def writing(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        used(self.logger.log_dir)
+        return functional.cross_entropy(self(batch[0]), batch[1])
+
+    def asking(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        assert not isinstance(self.logger.log_dir, str)
+        return functional.cross_entropy(self(batch[0]), batch[1])
+
+    with pytest.raises(TaskError, match=r"self\.logger\.log_dir"):
+        desk(type("Writing", (Classifier,), {"training_step": writing})(), pairs())
+    desk(type("Asking", (Classifier,), {"training_step": asking})(), pairs())
+
+
+def test_what_setup_fills_is_not_the_callers() -> None:
+    """Lists, dicts and sets of a data module are copied with it, one that has two names once."""
+
+    class Filling(Pairs):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts: dict[str, Any] = {}
+            self.same, self.seen = self.parts, set()
+
+        def setup(self, stage: str) -> None:
+            super().setup(stage)
+            self.parts["train"] = self.dataset
+            self.seen.add(stage)
+            assert self.same is self.parts
+
+    data = Filling()
+    made = TrainDataLoader(data)
+    made()
+    assert made.data_module.parts
+    assert (data.done, data.parts, data.seen) == ([], {}, set())
 
 
 def test_several_train_loaders_are_refused(desk: Any) -> None:

@@ -146,3 +146,26 @@ def test_updates_per_epoch_counts_the_last_group(
     """ceil(N / (batch x accumulation)), a dropped batch left out."""
     settings = Settings(batch_size=batch, gradient_accumulation_steps=steps)
     assert updates_per_epoch(samples, settings, drop_last=drop_last) == updates
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("the model's own .loss", True),
+        ("training_step mine.step", True),
+        ("loss_fn mine.token_mean", True),
+        ("loss_fn torch.nn.modules.loss.CrossEntropyLoss", False),
+        ("loss_fn torch.nn.functional.cross_entropy; not passed to the model: id", False),
+        ("loss_fn torch.nn.modules.loss.MSELoss", False),
+    ],
+)
+def test_accumulating_means_over_tokens_is_said_to_be_approximate(
+    make_config: MakeConfig, loss: str, said: bool
+) -> None:
+    """Where nobody knows what a loss is the mean of, and only with accumulation."""
+    for steps in (1, 4):
+        config = make_config(Settings(batch_size=16, gradient_accumulation_steps=steps))
+        config = dataclasses.replace(config, facts=dataclasses.replace(config.facts, loss=loss))
+        line = _line(config, "Accumulation:")
+        assert (line is not None) == (said and steps > 1)
+        assert line is None or "(loss, weight)" in line

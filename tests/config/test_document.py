@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
@@ -279,6 +279,7 @@ _ODD = st.sampled_from([None, True, -1, 0, 10**30, 0.5, "", "x", [], [1], {}, {"
 
 @hypothesis_settings(max_examples=300, deadline=None)
 @given(_PLACES, _ODD)
+@example(("evidence", "padding_share"), 0.5)
 def test_any_odd_value_gives_a_config_or_a_config_error(place: tuple[str, ...], value: object) -> None:
     """Nothing but ConfigError ever comes out of reading, whatever a value was replaced with."""
     document = copy.deepcopy(_DATA)

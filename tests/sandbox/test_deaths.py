@@ -61,6 +61,14 @@ def test_death_outside_of_a_probe_becomes_an_error(death: Death, kind: type[Auto
     assert error.remedy
 
 
+def test_what_hangs_is_not_sent_into_the_callers_own_process() -> None:
+    """A stream that never yields would hang there for ever; what to look at and which time to give is said instead."""
+    remedy = death_error(Overdue(output_tail=""), "loading the task", 30.0, 2**30).remedy
+    assert "isolate" not in remedy
+    assert "first batch" in remedy
+    assert "time_budget_s" in remedy
+
+
 @pytest.mark.parametrize("name", errors.__all__)
 def test_own_errors_come_back_as_themselves(name: str) -> None:
     """Class, cause and remedy survive the crossing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 from collections.abc import Iterator
@@ -51,8 +52,8 @@ def _step_by_worker(worker: int) -> None:
 class Once(IterableDataset[Any]):
     """Holds an iterator, which the type of the dataset does not show."""
 
-    def __init__(self) -> None:
-        self.inner = iter(range(10))
+    def __init__(self, inner: Iterator[int]) -> None:
+        self.inner = inner
 
     def __iter__(self) -> Iterator[int]:
         return self.inner
@@ -96,11 +97,41 @@ def test_unsure_means_one_worker(dataset: Any, why: str) -> None:
     assert why in str(one_worker_only(LoaderParts.of(dataset)))
 
 
-def test_a_stream_that_can_be_read_only_once_asks_for_a_factory() -> None:
-    """Its second reading is empty."""
+class Anew(Iterator[int]):
+    """Starts at zero, or at another place, whenever it is asked for as an iterator."""
+
+    def __init__(self) -> None:
+        self.next = self.passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        self.next = 1000 * self.passes
+        return self
+
+    def __next__(self) -> int:
+        self.next += 1
+        return self.next
+
+
+class Asking(Once):
+    """Asks for the iterator each time, as for that of a loader with persistent workers."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
+
+
+@pytest.mark.parametrize("inner", [iter(range(10)), iter(range(1000)), map(str, range(1000)), (n for n in range(1000))])
+def test_a_stream_that_can_be_read_only_once_asks_for_a_factory(inner: Any) -> None:
+    """Its second reading is empty, or goes on where the first ended."""
     with pytest.raises(TaskError, match="only once") as caught:
-        one_worker_only(LoaderParts.of(Once()))
+        one_worker_only(LoaderParts.of(Once(inner)))
     assert "factory" in caught.value.remedy
+
+
+@pytest.mark.parametrize("dataset", [Asking(Anew()), Once(itertools.cycle(range(100)))])
+def test_one_iterator_that_is_never_used_up_is_not_refused(dataset: Any) -> None:
+    """It starts anew, or has no end."""
+    assert "random" in str(one_worker_only(LoaderParts.of(dataset)))
 
 
 def test_random_states_are_left_alone_and_map_style_data_is_not_read() -> None:
