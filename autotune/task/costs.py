@@ -20,6 +20,7 @@ __all__ = ["SampleCosts", "sample_sizes"]
 
 _BYTES = "bytes"
 _NUMBER_BYTES = 8
+_LOOKED_AT = 64  # items of a list, its two ends where it is longer: such lists hold numbers throughout, or none
 _MOST_SINGLE = 3  # worst batches by one measure alone; each takes a step of its own
 
 
@@ -190,4 +191,5 @@ def _count(sizes: dict[str, int], name: str, elements: int, nbytes: int) -> None
 
 
 def _plain_numbers(value: list[Any] | tuple[Any, ...]) -> bool:
-    return len(value) > 0 and isinstance(value[0], (bool, int, float, complex))
+    looked_at = value if len(value) <= _LOOKED_AT else (*value[: _LOOKED_AT // 2], *value[-_LOOKED_AT // 2 :])
+    return len(value) > 0 and all(isinstance(item, (bool, int, float, complex)) for item in looked_at)
