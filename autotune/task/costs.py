@@ -64,6 +64,8 @@ class SampleCosts:
     """Samples at which the dataset raised."""
     first_error: str = ""
     """The first such error."""
+    kept: torch.Tensor | None = None
+    """Which of them the collate function does not drop, bool, (seen,); None: not looked at."""
 
     @property
     def seen(self) -> int:
@@ -74,6 +76,33 @@ class SampleCosts:
     def whole(self) -> bool:
         """Whether no sample is left that was not looked at."""
         return self.samples is not None and self.seen + self.unreadable >= self.samples
+
+    @property
+    def used(self) -> SampleCosts:
+        """Of the samples that get into batches: those that the collate function drops left out."""
+        if self.kept is None or bool(self.kept.all()) or not bool(self.kept.any()):
+            return self
+        share, samples = float(self.kept.double().mean()), self.samples
+        if samples is not None:
+            samples = int(self.kept.sum()) + self.unreadable if self.whole else max(1, round(share * samples))
+        found: dict[str, Any] = {"places": self.places[self.kept], "sizes": self.sizes[self.kept]}
+        return dataclasses.replace(self, **found, samples=samples, kept=None)
+
+    def without(self, places: list[int]) -> SampleCosts:
+        """Of the samples at other places.
+
+        Args:
+            places: Those to leave out.
+        """
+        left = ~torch.isin(self.places, torch.tensor(places, dtype=torch.int64))
+        samples = None if self.samples is None else self.samples - int((~left).sum())
+        kept = None if self.kept is None else self.kept[left]
+        return dataclasses.replace(self, places=self.places[left], sizes=self.sizes[left], samples=samples, kept=kept)
+
+    @property
+    def sized(self) -> torch.Tensor:
+        """Which of them have any size: None has none; bool, (seen,)."""
+        return self.sizes[:, self.measures.index(_BYTES)] > 0 if self.seen else torch.zeros(0, dtype=torch.bool)
 
     @property
     def varying(self) -> tuple[str, ...]:

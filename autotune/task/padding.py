@@ -6,12 +6,14 @@ import torch
 
 from autotune.task.batches import batch_tensors
 from autotune.task.costs import SampleCosts
+from autotune.task.dropped import SAMPLES_READ as _TO_FIND_DROPPED
+from autotune.task.dropped import with_kept
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.scan import worst_batch
 
 __all__ = ["SAMPLES_READ", "padding_share", "pads"]
 
-SAMPLES_READ = 6
+SAMPLES_READ = 6 + _TO_FIND_DROPPED
 """By ``pads``."""
 
 _LIKE_THE_LONGEST = 0.5  # a mixed batch is nearer to one of long samples than to the mean of a short and a long one
@@ -28,14 +30,18 @@ def pads(data: LoaderParts, costs: SampleCosts) -> bool:
         data: Resolved parts.
         costs: Of its samples.
 
-    Raises:
-        TaskError: The samples do not make a batch.
+    Returns:
+        False, too, where they make no batches: nothing is known then.
     """
+    costs = with_kept(data, costs).used
     if not costs.varying or costs.seen < 2:
         return False
     order = torch.argsort(costs.lengths, stable=True)
     places = [int(costs.places[order[at]]) for at in (0, 1, -2, -1)]
-    short, mixed, long = (_elements(data, pair) for pair in (places[:2], [places[0], places[3]], places[2:]))
+    try:
+        short, mixed, long = (_elements(data, pair) for pair in (places[:2], [places[0], places[3]], places[2:]))
+    except Exception:  # of the collate function, or of a dataset read again: whether it pads cannot be seen
+        return False
     mean = (short + long) / 2
     return long > mean and mixed - mean > _LIKE_THE_LONGEST * (long - mean)
 

@@ -21,7 +21,7 @@ from autotune.task.rng import rng_kept
 from autotune.task.samples import collated, generator_kept
 from autotune.task.structure import SCALARS, children
 
-__all__ = ["lengths_by_index", "may_differ", "read_samples", "sample_lengths", "scan_costs", "worst_batch"]
+__all__ = ["drawn_indices", "may_differ", "read_samples", "scan_costs", "worst_batch"]
 
 _EQUAL = 64  # samples spread over the data that are all alike: looking on is likely to be in vain
 _EQUAL_S = 1.0  # which is all that is spent on it then; what is quick to read is read in full all the same
@@ -92,6 +92,18 @@ def worst_batch(data: LoaderParts, places: list[int]) -> Any:
         return collated(data, read_samples(data, places))
 
 
+def drawn_indices(data: LoaderParts, places: list[int]) -> list[Any]:
+    """What the sampler draws for these samples.
+
+    Args:
+        data: Resolved parts.
+        places: As of ``SampleCosts``.
+    """
+    with rng_kept(), generator_kept(data):
+        drawn, _ = _drawn(data, wanted=max(places, default=0) + 1)
+    return [drawn[place] for place in places]
+
+
 def read_samples(data: LoaderParts, places: list[int]) -> list[Any]:
     """These samples, with the random numbers drawn that were drawn when their costs were taken.
 
@@ -110,32 +122,6 @@ def read_samples(data: LoaderParts, places: list[int]) -> list[Any]:
         if len(found) == len(wanted):
             break
     return [found[place] for place in places if place in found]
-
-
-def sample_lengths(data: LoaderParts) -> torch.Tensor:
-    """What of each sample varies, for every sample of a map-style dataset; float64, (samples,).
-
-    Args:
-        data: Resolved parts.
-    """
-    costs = scan_costs(data, budget_s=math.inf, equal_s=math.inf)
-    return lengths_by_index(data, costs)
-
-
-def lengths_by_index(data: LoaderParts, costs: SampleCosts | None) -> torch.Tensor:
-    """The lengths in the order of the dataset, 0 for samples that were not read; float64, (samples,).
-
-    Args:
-        data: Resolved parts.
-        costs: Of its samples.
-    """
-    lengths = torch.zeros(length(data.dataset) or 0, dtype=torch.float64)
-    if costs is not None and costs.varying:
-        with rng_kept(), generator_kept(data):
-            drawn, _ = _drawn(data, wanted=int(costs.places.max()) + 1)
-        indices = torch.tensor([drawn[place] for place in costs.places.tolist()])
-        lengths[indices] = costs.lengths
-    return lengths
 
 
 class _Scan:

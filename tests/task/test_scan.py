@@ -23,7 +23,8 @@ from torch.utils.data import (
 )
 
 from autotune.task import LoaderParts
-from autotune.task.scan import _spread_out, sample_lengths, scan_costs, worst_batch
+from autotune.task.lengths import sample_lengths
+from autotune.task.scan import _spread_out, scan_costs, worst_batch
 
 
 class Lengths(Dataset[Any]):
