@@ -45,5 +45,5 @@ def _first_key(sampler: Any) -> Any:
         with rng_kept():
             return next(iter(sampler), 0)
     finally:
-        if state is not None:
+        if isinstance(generator, torch.Generator) and state is not None:
             generator.set_state(state)

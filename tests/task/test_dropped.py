@@ -42,7 +42,7 @@ class Stream(IterableDataset[Any]):
 
 
 NONES = [None if index % 7 == 0 else sample for index, sample in enumerate(TEXTS)]
-DROPPING = {
+DROPPING: dict[str, tuple[list[Any], Callable[[list[Any]], torch.Tensor], int]] = {
     "none": (NONES, keeping(is_there), 40),
     "too long": (TEXTS, keeping(lambda sample: len(sample) < 30), 29),
     "too long, emptied": (TEXTS, emptied, 29),
