@@ -66,6 +66,9 @@ class SampleCosts:
     """The first such error."""
     kept: torch.Tensor | None = None
     """Which of them the collate function does not drop, bool, (seen,); None: not looked at."""
+    collated: torch.Tensor | None = None
+    """Of each what the collate function makes of it, float64, (seen, 2): elements in tensors whose size varies, and
+    its length in the one that varies most; None: not looked at, or not to be told from its measures."""
 
     @property
     def seen(self) -> int:
@@ -85,8 +88,7 @@ class SampleCosts:
         share, samples = float(self.kept.double().mean()), self.samples
         if samples is not None:
             samples = int(self.kept.sum()) + self.unreadable if self.whole else max(1, round(share * samples))
-        found: dict[str, Any] = {"places": self.places[self.kept], "sizes": self.sizes[self.kept]}
-        return dataclasses.replace(self, **found, samples=samples, kept=None)
+        return dataclasses.replace(self._at(self.kept), samples=samples, kept=None)
 
     def without(self, places: list[int]) -> SampleCosts:
         """Of the samples at other places.
@@ -96,8 +98,7 @@ class SampleCosts:
         """
         left = ~torch.isin(self.places, torch.tensor(places, dtype=torch.int64))
         samples = None if self.samples is None else self.samples - int((~left).sum())
-        kept = None if self.kept is None else self.kept[left]
-        return dataclasses.replace(self, places=self.places[left], sizes=self.sizes[left], samples=samples, kept=kept)
+        return dataclasses.replace(self._at(left), samples=samples)
 
     @property
     def sized(self) -> torch.Tensor:
@@ -112,14 +113,24 @@ class SampleCosts:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """What of each sample varies, in elements (bytes and single dimensions left out); float64, (seen,)."""
+        """What of each sample varies, in elements (bytes and single dimensions left out); float64, (seen,).
+
+        As it is in a batch, where that is known.
+        """
+        if self.collated is not None:
+            return self.collated[:, 0]
         names = [name for name in self.varying if name != _BYTES and ".shape" not in name]
         columns = [self.measures.index(name) for name in names or [_BYTES]]
         return self.sizes[:, columns].sum(dim=1).double()
 
     @property
     def main_lengths(self) -> torch.Tensor:
-        """The part of each sample that varies most, in elements (tokens, where it is text); float64, (seen,)."""
+        """The part of each sample that varies most, in elements (tokens, where it is text); float64, (seen,).
+
+        As it is in a batch, where that is known.
+        """
+        if self.collated is not None:
+            return self.collated[:, 1]
         names = [name for name in self.varying if name != _BYTES and ".shape" not in name]
         columns = self.sizes[:, [self.measures.index(name) for name in names or [_BYTES]]]
         most = int((columns.amax(dim=0) - columns.amin(dim=0)).argmax())
@@ -169,6 +180,15 @@ class SampleCosts:
     def to_tensors(self) -> dict[str, Any]:
         """Tensors, numbers and texts, as ``torch.load(weights_only=True)`` reads them."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def _at(self, rows: torch.Tensor) -> SampleCosts:
+        return dataclasses.replace(
+            self,
+            places=self.places[rows],
+            sizes=self.sizes[rows],
+            kept=None if self.kept is None else self.kept[rows],
+            collated=None if self.collated is None else self.collated[rows],
+        )
 
     @property
     def _spread(self) -> list[int]:

@@ -18,7 +18,7 @@ from autotune.task.scan import read_samples
 
 __all__ = ["SAMPLES_READ", "is_empty", "with_kept"]
 
-SAMPLES_READ = 4
+SAMPLES_READ = 2
 """By ``with_kept`` where nothing is dropped."""
 
 _TRIED = 32  # each time that the bounds of what is dropped are narrowed down
@@ -52,31 +52,35 @@ def with_kept(data: LoaderParts, costs: SampleCosts) -> SampleCosts:
 def _within(data: LoaderParts, costs: SampleCosts, kept: torch.Tensor, sized: torch.Tensor) -> torch.Tensor:
     order = sized[torch.argsort(costs.lengths[sized], stable=True)]
     count = len(order)
-    ranks = sorted({0, count // 2, count - 1}) if count else []
-    fine = _make_batches(data, costs, order[ranks])
-    if all(fine) or not any(fine):  # batches of one may be what it cannot make
+    ranks = sorted({0, count - 1}) if count else []
+    tried = dict(zip(ranks, _make_batches(data, costs, order[ranks]), strict=True))
+    if all(tried.values()):
         return kept
-    tried = dict(zip(ranks, fine, strict=True))
-    for step in range(2):
-        ranks = _more_ranks(tried, count, step)
+    for gaps in (_everything, _beyond_bounds):
+        ranks = sorted(gaps(tried, count) - tried.keys())
         tried |= zip(ranks, _make_batches(data, costs, order[ranks]), strict=True)
+        if not any(tried.values()):  # batches of one may be what it cannot make
+            return kept
     low, high = _bounds(tried)
     kept[order[:low]] = False
     kept[order[high + 1 :]] = False
     return kept
 
 
-def _more_ranks(tried: dict[int, bool], count: int, step: int) -> list[int]:
-    """Spread over all first, then over the gaps beyond the outermost that are kept."""
+def _everything(tried: dict[int, bool], count: int) -> set[int]:
+    return _spread(0, count - 1, _TRIED)
+
+
+def _beyond_bounds(tried: dict[int, bool], count: int) -> set[int]:
+    """In the gaps beyond the outermost that are kept."""
     low, high = _bounds(tried)
-    if not step:
-        gaps, each = [(0, count - 1)], _TRIED
-    else:
-        below = max((rank for rank in tried if rank < low), default=low)
-        above = min((rank for rank in tried if rank > high), default=high)
-        gaps, each = [(below, low), (high, above)], _TRIED // 2
-    ranks = {start + (end - start) * at // (each - 1) for start, end in gaps for at in range(each)}
-    return sorted(ranks - tried.keys())
+    below = max((rank for rank in tried if rank < low), default=low)
+    above = min((rank for rank in tried if rank > high), default=high)
+    return _spread(below, low, _TRIED // 2) | _spread(high, above, _TRIED // 2)
+
+
+def _spread(start: int, end: int, count: int) -> set[int]:
+    return {start + (end - start) * at // (count - 1) for at in range(count)}
 
 
 def _bounds(tried: dict[int, bool]) -> tuple[int, int]:
@@ -112,5 +116,5 @@ def is_empty(batch: Any) -> bool:
     """
     tensors = batch_tensors(batch)
     if tensors:
-        return not any(tensor.numel() for tensor in tensors)
+        return not any(tensor.numel() or (tensor.ndim and len(tensor)) for tensor in tensors)  # rows may be empty
     return batch is None or (isinstance(batch, Sized) and not len(batch))

@@ -6,9 +6,9 @@ import math
 
 import torch
 
+from autotune.task.collated_lengths import with_collated
 from autotune.task.costs import SampleCosts
 from autotune.task.dataset import length
-from autotune.task.dropped import with_kept
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.scan import drawn_indices, scan_costs
 
@@ -24,7 +24,7 @@ def sample_lengths(data: LoaderParts) -> torch.Tensor:
         data: Resolved parts.
     """
     costs = scan_costs(data, budget_s=math.inf, equal_s=math.inf)
-    return lengths_by_index(data, None if costs is None else with_kept(data, costs))
+    return lengths_by_index(data, None if costs is None else with_collated(data, costs))
 
 
 def lengths_by_index(data: LoaderParts, costs: SampleCosts | None) -> torch.Tensor:

@@ -13,8 +13,9 @@ import torch
 from autotune.errors import TaskError
 from autotune.measurement import DataCosts, Probe
 from autotune.task import LoaderParts
+from autotune.task.collated_lengths import with_collated
 from autotune.task.costs import SampleCosts
-from autotune.task.dropped import is_empty, with_kept
+from autotune.task.dropped import is_empty
 from autotune.task.lengths import lengths_by_index, sample_lengths
 from autotune.task.padding import SAMPLES_READ, padding_share, pads
 from autotune.task.samples import first_batch
@@ -113,7 +114,7 @@ class WorstCase:
     def _scanned(self, budget_s: float) -> SampleCosts | None:
         if not self._known:
             costs = scan_costs(self._data, budget_s=budget_s, reserve=SAMPLES_READ, clock=self._clock)
-            self._costs = None if costs is None else with_kept(self._data, costs)
+            self._costs = None if costs is None else with_collated(self._data, costs)
             self._pads = self._costs is not None and pads(self._data, self._costs)
             self._known = True
             if self._file is not None:
