@@ -12,7 +12,7 @@ from autotune.build.length_grouping import LengthGroupedBatchSampler
 from autotune.errors import SettingsError
 from autotune.settings import Settings
 from autotune.task import LoaderParts
-from autotune.task.scan import sample_lengths
+from autotune.task.lengths import sample_lengths
 from autotune.task.workers import daemonic_refusal
 
 __all__ = ["build_loader", "drops_last_batch", "loader_arguments"]

@@ -122,7 +122,7 @@ def _flag_moves(search: Search, settings: Settings) -> Iterator[dict[str, Any]]:
 
 def _grouping_is_idle(data: DataCosts | None, least_share: float) -> str | None:
     if data is None or data.padding_share is None:
-        return "not tried: batches are not padded to their longest sample"
+        return "not tried: batches are not padded to their longest sample, or not by a length that can be told"
     if not data.whole:
         return f"not tried: only {data.seen:,} samples could be read in time, and it needs the lengths of all"
     if data.padding_share < least_share:

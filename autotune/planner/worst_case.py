@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from autotune.measurement import DataCosts, Measured, Outcome, OutOfMemory, Probe
+from autotune.measurement import DataCosts, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace
 from autotune.settings import Settings
@@ -103,6 +103,11 @@ class WorstCases:
             return f"{what} were not run: no time was left."
         if isinstance(outcome, OutOfMemory):
             return f"{what} run out of memory ({next(iter(outcome.message.splitlines()), outcome.where)})."
+        if isinstance(outcome, Rejected) and not outcome.size_limit:  # the batch is odd, which is not the size's fault
+            said = f"{what} raised an error ({outcome.reason.rstrip('.')}): whether they fit in memory is not known."
+            if said not in search.warnings:
+                search.warnings.append(said)
+            return None
         if not isinstance(outcome, Measured):
             return f"{what} did not end ({outcome.fate})."
         return None if self._fits(outcome) else f"{what} leave less memory free than memory_margin asks for."

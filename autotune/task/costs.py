@@ -20,6 +20,7 @@ __all__ = ["SampleCosts", "sample_sizes"]
 
 _BYTES = "bytes"
 _NUMBER_BYTES = 8
+_LOOKED_AT = 64  # items of a list, its two ends where it is longer: such lists hold numbers throughout, or none
 _MOST_SINGLE = 3  # worst batches by one measure alone; each takes a step of its own
 
 
@@ -63,6 +64,11 @@ class SampleCosts:
     """Samples at which the dataset raised."""
     first_error: str = ""
     """The first such error."""
+    kept: torch.Tensor | None = None
+    """Which of them the collate function does not drop, bool, (seen,); None: not looked at."""
+    collated: torch.Tensor | None = None
+    """Of each what the collate function makes of it, float64, (seen, 2): elements in tensors whose size varies, and
+    its length in the one that varies most; None: not looked at, or not to be told from its measures."""
 
     @property
     def seen(self) -> int:
@@ -75,6 +81,31 @@ class SampleCosts:
         return self.samples is not None and self.seen + self.unreadable >= self.samples
 
     @property
+    def used(self) -> SampleCosts:
+        """Of the samples that get into batches: those that the collate function drops left out."""
+        if self.kept is None or bool(self.kept.all()) or not bool(self.kept.any()):
+            return self
+        share, samples = float(self.kept.double().mean()), self.samples
+        if samples is not None:
+            samples = int(self.kept.sum()) + self.unreadable if self.whole else max(1, round(share * samples))
+        return dataclasses.replace(self._at(self.kept), samples=samples, kept=None)
+
+    def without(self, places: list[int]) -> SampleCosts:
+        """Of the samples at other places.
+
+        Args:
+            places: Those to leave out.
+        """
+        left = ~torch.isin(self.places, torch.tensor(places, dtype=torch.int64))
+        samples = None if self.samples is None else self.samples - int((~left).sum())
+        return dataclasses.replace(self._at(left), samples=samples)
+
+    @property
+    def sized(self) -> torch.Tensor:
+        """Which of them have any size: None has none; bool, (seen,)."""
+        return self.sizes[:, self.measures.index(_BYTES)] > 0 if self.seen else torch.zeros(0, dtype=torch.bool)
+
+    @property
     def varying(self) -> tuple[str, ...]:
         """The measures in which samples differ."""
         spread = self._spread
@@ -82,14 +113,24 @@ class SampleCosts:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """What of each sample varies, in elements (bytes and single dimensions left out); float64, (seen,)."""
+        """What of each sample varies, in elements (bytes and single dimensions left out); float64, (seen,).
+
+        As it is in a batch, where that is known.
+        """
+        if self.collated is not None:
+            return self.collated[:, 0]
         names = [name for name in self.varying if name != _BYTES and ".shape" not in name]
         columns = [self.measures.index(name) for name in names or [_BYTES]]
         return self.sizes[:, columns].sum(dim=1).double()
 
     @property
     def main_lengths(self) -> torch.Tensor:
-        """The part of each sample that varies most, in elements (tokens, where it is text); float64, (seen,)."""
+        """The part of each sample that varies most, in elements (tokens, where it is text); float64, (seen,).
+
+        As it is in a batch, where that is known.
+        """
+        if self.collated is not None:
+            return self.collated[:, 1]
         names = [name for name in self.varying if name != _BYTES and ".shape" not in name]
         columns = self.sizes[:, [self.measures.index(name) for name in names or [_BYTES]]]
         most = int((columns.amax(dim=0) - columns.amin(dim=0)).argmax())
@@ -139,6 +180,15 @@ class SampleCosts:
     def to_tensors(self) -> dict[str, Any]:
         """Tensors, numbers and texts, as ``torch.load(weights_only=True)`` reads them."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def _at(self, rows: torch.Tensor) -> SampleCosts:
+        return dataclasses.replace(
+            self,
+            places=self.places[rows],
+            sizes=self.sizes[rows],
+            kept=None if self.kept is None else self.kept[rows],
+            collated=None if self.collated is None else self.collated[rows],
+        )
 
     @property
     def _spread(self) -> list[int]:
@@ -190,4 +240,5 @@ def _count(sizes: dict[str, int], name: str, elements: int, nbytes: int) -> None
 
 
 def _plain_numbers(value: list[Any] | tuple[Any, ...]) -> bool:
-    return len(value) > 0 and isinstance(value[0], (bool, int, float, complex))
+    looked_at = value if len(value) <= _LOOKED_AT else (*value[: _LOOKED_AT // 2], *value[-_LOOKED_AT // 2 :])
+    return len(value) > 0 and all(isinstance(item, (bool, int, float, complex)) for item in looked_at)

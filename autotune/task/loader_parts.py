@@ -21,12 +21,14 @@ from autotune.errors import AutotuneError, SettingsError, TaskError
 from autotune.task.dataset import FactoryStream, check_dataset, is_factory, length
 from autotune.task.lightning import TrainDataLoader, is_data_module
 from autotune.task.names import qualified_name
+from autotune.task.sampler_keys import key_refusal
 from autotune.task.worker_state import SharedState, shared_states
 
 __all__ = ["DEFAULT_BATCH_SIZE", "LoaderParts"]
 
 DEFAULT_BATCH_SIZE = 32
 """Assumed where neither a DataLoader nor ``base_batch_size`` says otherwise."""
+_MOST_GROUPED = 10**8  # lengths, 8 bytes each
 _JSON_FIELDS = (
     "given",
     "batch_size",
@@ -187,7 +189,10 @@ class LoaderParts:
             return "a stream yields its samples in its own order"
         if self.sampler is None and not self.shuffle:
             return "the samples come in the order of the dataset (shuffle=False)"
-        return None
+        samples = length(self.dataset) or 0
+        if samples > _MOST_GROUPED:
+            return f"the dataset says that it has {samples:,} samples, too many to know the length of each"
+        return key_refusal(self.sampler)
 
     def to_json(self) -> dict[str, Any]:
         """The settings in it as JSON scalars: all but the dataset and the user's callables, samplers and generator."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 
+from autotune.task import collated_lengths, dropped
 from autotune.task.batches import batch_tensors
+from autotune.task.collated_lengths import with_collated
 from autotune.task.costs import SampleCosts
 from autotune.task.loader_parts import LoaderParts
-from autotune.task.scan import worst_batch
+from autotune.task.rng import rng_kept
+from autotune.task.samples import collated, generator_kept
+from autotune.task.scan import read_samples
 
 __all__ = ["SAMPLES_READ", "padding_share", "pads"]
 
-SAMPLES_READ = 6
+SAMPLES_READ = 2 + dropped.SAMPLES_READ + collated_lengths.SAMPLES_READ
 """By ``pads``."""
 
 _LIKE_THE_LONGEST = 0.5  # a mixed batch is nearer to one of long samples than to the mean of a short and a long one
@@ -20,24 +27,32 @@ _LIKE_THE_LONGEST = 0.5  # a mixed batch is nearer to one of long samples than t
 def pads(data: LoaderParts, costs: SampleCosts) -> bool:
     """Whether the collate function makes the samples of a batch as long as its longest.
 
-    Found out on three pairs of samples: a batch of a short and a long one has, per row, as many elements as one of
-    two long ones where it pads, the mean of both kinds where samples are joined or listed, and no fewer than any
-    other where everything is padded to one length.
+    Found out on a short and a long sample, each paired with its like and with the other: the mixed pair has, per row,
+    as many elements as the long ones where it pads, the mean of both kinds where samples are joined or listed, and no
+    fewer than any other where everything is padded to one length.
 
     Args:
         data: Resolved parts.
         costs: Of its samples.
 
-    Raises:
-        TaskError: The samples do not make a batch.
+    Returns:
+        False, too, where they make no batches, or none whose sizes follow from theirs: nothing is known then.
     """
-    if not costs.varying or costs.seen < 2:
+    costs = with_collated(data, costs).used
+    if costs.collated is None or costs.seen < 2:
         return False
     order = torch.argsort(costs.lengths, stable=True)
-    places = [int(costs.places[order[at]]) for at in (0, 1, -2, -1)]
-    short, mixed, long = (_elements(data, pair) for pair in (places[:2], [places[0], places[3]], places[2:]))
-    mean = (short + long) / 2
-    return long > mean and mixed - mean > _LIKE_THE_LONGEST * (long - mean)
+    places = [int(costs.places[order[at]]) for at in (0, -1)]
+    try:
+        with rng_kept(), generator_kept(data):
+            short, long = read_samples(data, places)
+        short_size, mixed_size, long_size = (
+            _elements(data, pair) for pair in ([short, short], [short, long], [long, long])
+        )
+    except Exception:  # of the collate function, or of a dataset read again: whether it pads cannot be seen
+        return False
+    mean = (short_size + long_size) / 2
+    return long_size > mean and mixed_size - mean > _LIKE_THE_LONGEST * (long_size - mean)
 
 
 def padding_share(lengths: torch.Tensor, batch_size: int) -> float:
@@ -59,6 +74,6 @@ def padding_share(lengths: torch.Tensor, batch_size: int) -> float:
     return 1 - float(ordered.mean()) / longest if longest > 0 else 0.0
 
 
-def _elements(data: LoaderParts, places: list[int]) -> float:
-    batch = worst_batch(data, places)  # read anew each time: a collate function may take its samples apart
-    return sum(tensor.numel() for tensor in batch_tensors(batch)) / len(places)
+def _elements(data: LoaderParts, samples: list[Any]) -> float:
+    batch = collated(data, [copy.deepcopy(sample) for sample in samples])
+    return sum(tensor.numel() for tensor in batch_tensors(batch)) / len(samples)

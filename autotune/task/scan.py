@@ -21,7 +21,7 @@ from autotune.task.rng import rng_kept
 from autotune.task.samples import collated, generator_kept
 from autotune.task.structure import SCALARS, children
 
-__all__ = ["lengths_by_index", "may_differ", "read_samples", "sample_lengths", "scan_costs", "worst_batch"]
+__all__ = ["drawn_indices", "may_differ", "read_samples", "scan_costs", "worst_batch"]
 
 _EQUAL = 64  # samples spread over the data that are all alike: looking on is likely to be in vain
 _EQUAL_S = 1.0  # which is all that is spent on it then; what is quick to read is read in full all the same
@@ -29,6 +29,8 @@ _STREAM_SHARE = 0.2  # of the time: a stream is read again up to the costliest s
 _AROUND_SHARE = (
     0.85  # of the time, after which the neighbours of the costliest sample are read: long ones may come in rows
 )
+_KEYS_SHARE = 0.1  # of the time, to draw the keys of a sampler whose keys are no numbers
+_MOST_KEYS = 1_000_000  # drawn of these: a sampler may have no end
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -59,7 +61,8 @@ def scan_costs(
         scan = _Scan(clock, budget_s * (_STREAM_SHARE if data.iterable else 1.0), equal_s, reserve)
         if data.iterable:
             return scan.stream(data)
-        return scan.by_index(data, _drawn(data))
+        drawn, all_drawn = _drawn(data, until=_Deadline(clock, _KEYS_SHARE * budget_s))
+        return scan.by_index(data, drawn, all_drawn)
 
 
 def may_differ(data: LoaderParts, batch: Any) -> bool:
@@ -89,6 +92,18 @@ def worst_batch(data: LoaderParts, places: list[int]) -> Any:
         return collated(data, read_samples(data, places))
 
 
+def drawn_indices(data: LoaderParts, places: list[int]) -> list[Any]:
+    """What the sampler draws for these samples.
+
+    Args:
+        data: Resolved parts.
+        places: As of ``SampleCosts``.
+    """
+    with rng_kept(), generator_kept(data):
+        drawn, _ = _drawn(data, wanted=max(places, default=0) + 1)
+    return [drawn[place] for place in places]
+
+
 def read_samples(data: LoaderParts, places: list[int]) -> list[Any]:
     """These samples, with the random numbers drawn that were drawn when their costs were taken.
 
@@ -97,7 +112,7 @@ def read_samples(data: LoaderParts, places: list[int]) -> list[Any]:
         places: As of ``SampleCosts``.
     """
     if not data.iterable:
-        drawn = _drawn(data)
+        drawn, _ = _drawn(data, wanted=max(places, default=0) + 1)
         return [_seeded_read(data.dataset, drawn[place], place) for place in places]
     wanted, found = set(places), {}
     _seed(0)
@@ -107,32 +122,6 @@ def read_samples(data: LoaderParts, places: list[int]) -> list[Any]:
         if len(found) == len(wanted):
             break
     return [found[place] for place in places if place in found]
-
-
-def sample_lengths(data: LoaderParts) -> torch.Tensor:
-    """What of each sample varies, for every sample of a map-style dataset; float64, (samples,).
-
-    Args:
-        data: Resolved parts.
-    """
-    costs = scan_costs(data, budget_s=math.inf, equal_s=math.inf)
-    return lengths_by_index(data, costs)
-
-
-def lengths_by_index(data: LoaderParts, costs: SampleCosts | None) -> torch.Tensor:
-    """The lengths in the order of the dataset, 0 for samples that were not read; float64, (samples,).
-
-    Args:
-        data: Resolved parts.
-        costs: Of its samples.
-    """
-    lengths = torch.zeros(length(data.dataset) or 0, dtype=torch.float64)
-    if costs is not None and costs.varying:
-        with rng_kept(), generator_kept(data):
-            drawn = _drawn(data)
-        indices = torch.tensor([drawn[place] for place in costs.places.tolist()])
-        lengths[indices] = costs.lengths
-    return lengths
 
 
 class _Scan:
@@ -148,19 +137,19 @@ class _Scan:
         self._largest = (0, 0)
         self._unreadable, self._first_error = 0, ""
 
-    def by_index(self, data: LoaderParts, drawn: range | list[Any]) -> SampleCosts | None:
-        order, read = _spread_out(len(drawn)), bytearray(len(drawn))
+    def by_index(self, data: LoaderParts, drawn: range | list[Any], all_drawn: bool) -> SampleCosts | None:
+        order, read = _spread_out(len(drawn)), set[int]()  # of what was read: a dataset may say that it has 10 ** 12
         while self._time_left():
-            near = _around(self._largest[1], read) if self._spent_share() > _AROUND_SHARE else iter(())
+            near = _around(self._largest[1], len(drawn), read) if self._spent_share() > _AROUND_SHARE else iter(())
             place = next(near, None)
             place = next(order, None) if place is None else place
             if place is None:
                 break
-            if not read[place]:
-                read[place] = 1
+            if place not in read:
+                read.add(place)
                 if not self._take(data, drawn[place], place):
                     return None
-        return self._costs(len(drawn))
+        return self._costs(len(drawn) if all_drawn else None)
 
     def stream(self, data: LoaderParts) -> SampleCosts | None:
         _seed(0)
@@ -227,18 +216,49 @@ def _batches_alike(data: LoaderParts) -> bool:
     return data.batches_kept is not None or type(data.dataset) is TensorDataset
 
 
-def _drawn(data: LoaderParts) -> range | list[Any]:
-    """The indices that the user's sampler can draw: a subset's own, else all, or keys that are no numbers."""
+class _Deadline:
+    """Says when the time for something is up."""
+
+    def __init__(self, clock: Callable[[], float], budget_s: float) -> None:
+        self._clock, self._end = clock, clock() + budget_s
+
+    def __call__(self) -> bool:
+        return self._clock() > self._end
+
+
+def _drawn(
+    data: LoaderParts, *, wanted: int | None = None, until: Callable[[], bool] = lambda: False
+) -> tuple[range | list[Any], bool]:
+    """The indices that the user's sampler can draw: a subset's own, else all, or keys that are no numbers.
+
+    Args:
+        data: Resolved parts.
+        wanted: So many of the keys are enough; None: all.
+        until: Whether the time is up.
+
+    Returns:
+        Them, and whether these are all: a sampler of keys may have no end.
+    """
     everything = range(length(data.dataset) or 0)
     if data.sampler is None:
-        return everything
+        return everything, True
     _seed(0)  # keys in a random order are in the same one each time
     fixed = data.sampler if isinstance(data.sampler, (list, tuple)) else getattr(data.sampler, "indices", None)
     try:
         operator.index(next(iter(data.sampler)))
-        return everything if fixed is None else list(dict.fromkeys(map(operator.index, fixed)))
+        return (everything if fixed is None else list(dict.fromkeys(map(operator.index, fixed)))), True
     except TypeError:  # no numbers
-        return list(dict.fromkeys(data.sampler))
+        return _keys(data.sampler, wanted, until)
+
+
+def _keys(sampler: Any, wanted: int | None, until: Callable[[], bool]) -> tuple[list[Any], bool]:
+    _seed(0)  # as a shorter look at it draws them
+    keys: dict[Any, None] = {}
+    for count, key in enumerate(sampler):
+        if count >= _MOST_KEYS or len(keys) == wanted or until():
+            return list(keys), False
+        keys[key] = None
+    return list(keys), True
 
 
 def _spread_out(count: int) -> Iterator[int]:
@@ -260,11 +280,11 @@ def _spread_out(count: int) -> Iterator[int]:
             yield place
 
 
-def _around(place: int, read: bytearray) -> Iterator[int]:
-    """Places not read yet, the nearest to ``place`` first."""
-    for distance in range(1, min(len(read), 64)):
+def _around(place: int, count: int, read: set[int]) -> Iterator[int]:
+    """Places of ``count`` not read yet, the nearest to ``place`` first."""
+    for distance in range(1, min(count, 64)):
         for near in (place - distance, place + distance):
-            if 0 <= near < len(read) and not read[near]:
+            if 0 <= near < count and near not in read:
                 yield near
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import itertools
 import random
 import socket
 import sys
@@ -11,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Literal
 
 import torch
@@ -23,7 +25,7 @@ __all__ = ["SharedState", "shared_states"]
 _DEPTH = 6
 """Levels of attributes and items: Subset, ConcatDataset, its datasets, their transforms, the parts of these."""
 _LONGEST = 64
-"""Longer lists and mappings hold data, not parts."""
+"""Items looked at of a list or mapping; longer ones are looked at last, for they are likely to hold data."""
 _MOST_VISITED = 2000
 _NUMPY_GENERATORS = ("Generator", "RandomState", "BitGenerator")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, torch.Tensor)
@@ -127,17 +129,34 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         yield from ((f".{name}", cell.cell_contents) for name, cell in cells if _is_filled(cell))
     elif not type(value).__module__.startswith(("logging", "threading")):
-        yield from _items(value)
-        yield from ((f".{name}", item) for name, item in dict(getattr(value, "__dict__", {})).items())
+        yield from sorted((*_items(value), *_attributes(value)), key=lambda part: _is_long(part[1]))
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, (Mapping, list, tuple, set, frozenset)) or len(value) > _LONGEST:
-        return
     if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", item) for key, item in value.items())
-    else:
-        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+        yield from ((f"[{key!r}]", item) for key, item in itertools.islice(value.items(), _LONGEST))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{index}]", item) for index, item in enumerate(itertools.islice(value, _LONGEST)))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((f".{name}", item) for name, item in dict(getattr(value, "__dict__", {})).items())
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            descriptor = vars(cls).get(_mangled(cls, name))
+            if isinstance(descriptor, MemberDescriptorType):  # reading it runs no code of the user's
+                with contextlib.suppress(AttributeError):  # not filled
+                    yield f".{name}", descriptor.__get__(value)
+
+
+def _mangled(cls: type, name: str) -> str:
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{cls.__name__.lstrip('_')}{name}" if private else name
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (Mapping, list, tuple, set, frozenset)) and len(value) > _LONGEST
 
 
 def _is_filled(cell: CellType) -> bool:

@@ -94,7 +94,7 @@ def worker_copy_bytes(data: LoaderParts) -> int:
     """
     if start_method(data) == "fork":
         return 0
-    sink = _PickleProbe()
+    sink = _PickleProbe(sizing=True)
     try:
         sink.dump(data.dataset)
     except Exception:  # whatever a __reduce__ raises: ``workers_refused`` says it
@@ -194,9 +194,14 @@ class _Sink(io.RawIOBase):
 
 
 class _PickleProbe(pickle.Pickler):
-    """Pickles to nowhere, big data left out but counted, and notices what would be looked up in ``__main__``."""
+    """Pickles to nowhere, big data left out but counted, and notices what would be looked up in ``__main__``.
 
-    def __init__(self) -> None:
+    Args:
+        sizing: Only the size matters, not whether it can be sent: arrays of any class are left out.
+    """
+
+    def __init__(self, *, sizing: bool = False) -> None:
+        self._sizing = sizing
         self._sink = _Sink()
         super().__init__(self._sink, protocol=pickle.HIGHEST_PROTOCOL)
         self.uses_main = False
@@ -210,7 +215,7 @@ class _PickleProbe(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             return int, ()
-        if _is_plain_array(obj):
+        if _is_plain_array(obj, any_class=self._sizing):
             self._array_bytes += obj.nbytes
             return int, ()
         if type(obj).__module__ in _SHARED_BY_INHERITANCE:  # pickles only while a process is being started
@@ -220,6 +225,8 @@ class _PickleProbe(pickle.Pickler):
         return NotImplemented
 
 
-def _is_plain_array(obj: Any) -> bool:
+def _is_plain_array(obj: Any, *, any_class: bool) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and type(obj) is numpy.ndarray and obj.dtype != object
+    if numpy is None or not isinstance(obj, numpy.ndarray) or obj.dtype.hasobject:
+        return False
+    return any_class or type(obj) in (numpy.ndarray, numpy.memmap)

@@ -18,8 +18,8 @@ from autotune.build.optimizer import build_optimizer
 from autotune.build.train_step import TrainStep
 from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, ResolvedLoss, Task
+from autotune.task.lengths import sample_lengths
 from autotune.task.rows import RowCounter
-from autotune.task.scan import sample_lengths
 from autotune.task.worker_state import shared_states
 from autotune.trial.compiled import CompiledState
 from autotune.trial.indices import ContinuedSampler

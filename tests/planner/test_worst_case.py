@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.measurement import Chunk, DataCosts, Measured, Outcome, OutOfMemory, Probe
+from autotune.measurement import Chunk, DataCosts, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.planner import CPU, GPU, Plan
 from autotune.settings import Settings
 from autotune.space import Candidates, Space
@@ -127,6 +127,25 @@ def test_what_ran_out_of_memory_is_not_asked_again_in_a_larger_batch() -> None:
     assert failed == sorted(failed, reverse=True)
     last = machine.probes.index(next(p for p in machine.probes if p.steps and (p.settings.batch_size or 0) > 64))
     assert all((p.settings.batch_size or 0) < max(failed) for p in machine.probes[last + 1 :])
+
+
+@pytest.mark.parametrize("size_limit", [False, True])
+def test_an_error_on_the_largest_samples_that_is_not_about_size_bans_nothing(size_limit: bool) -> None:
+    """It is said once; a backend that refuses the size of its operands is about size."""
+
+    class Odd(Texts):
+        def _worst(self, probe: Probe) -> Outcome | None:
+            if super()._worst(probe) is None or probe.settings.batch_size == 32:
+                return super()._worst(probe)
+            return Rejected(
+                kind="compute", settings=probe.settings, phase="step", reason="ValueError: odd.", size_limit=size_limit
+            )
+
+    found = plan(Odd(larger_is_faster)).search()
+    assert max((one.settings.batch_size or 0 for one in found.finalists), default=32) == (32 if size_limit else 256)
+    said = [text for text in found.warnings if "raised an error (ValueError: odd)" in text]
+    assert len(said) == len(set(said))
+    assert bool(said) is not size_limit
 
 
 def test_data_whose_batches_are_alike_costs_no_look() -> None:

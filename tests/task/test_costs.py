@@ -135,3 +135,21 @@ def test_lengths_are_of_what_varies() -> None:
     found = costs([(torch.zeros(3, 8, 8), torch.zeros(length)) for length in (3, 5)])
     assert found.lengths.tolist() == [3, 5]
     assert found.main_lengths.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("sample", "part", "elements"),
+    [
+        ((1, torch.zeros(400)), "1", 400),
+        ((0.5, {"ids": torch.zeros(9)}), "1.ids", 9),
+        ([0, [1] * 300], "1", 300),
+        ((1, "a" * 500), "1", 500),
+        ({"x": (1, torch.zeros(500))}, "x.1", 500),
+        ({"x": [3, torch.zeros(77)]}, "x[]", 77),
+        ([1] * 100 + [torch.zeros(50)], "100", 50),
+    ],
+    ids=["label first", "mapping", "list", "text", "nested tuple", "nested list", "at the end of many"],
+)
+def test_a_number_in_front_hides_nothing(sample: Any, part: str, elements: int) -> None:
+    """A label may come before what it labels."""
+    assert sample_sizes(sample)[part] == elements

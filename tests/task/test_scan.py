@@ -16,13 +16,15 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
 
 from autotune.task import LoaderParts
-from autotune.task.scan import _spread_out, sample_lengths, scan_costs, worst_batch
+from autotune.task.lengths import sample_lengths
+from autotune.task.scan import _spread_out, scan_costs, worst_batch
 
 
 class Lengths(Dataset[Any]):
@@ -254,3 +256,71 @@ def test_the_order_takes_every_place_once_and_is_spread_from_the_start(count: in
     some = sorted(order[:20])
     gaps = [later - earlier for earlier, later in itertools.pairwise(some)]
     assert max(gaps, default=0) <= max(1, math.ceil(3.5 * count / 20))
+
+
+class Claims(Lengths):
+    """Says that it has ever so many samples."""
+
+    def __len__(self) -> int:
+        return 10**12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.read.append(index)
+        self.now += 1.0
+        return torch.ones(1 + index % 9)
+
+
+def test_a_dataset_without_end_is_read_like_any_other() -> None:
+    """Nothing is laid out for each of 10 ** 12 samples; torch's own collate function needs one look."""
+    data = Claims([])
+    costs = scan_costs(parts(data), budget_s=10.0, clock=data.clock)
+    assert costs is not None
+    assert costs.seen == len(data.read) == 10
+    assert scan_costs(LoaderParts.of(Claims([])), budget_s=10.0) is None
+    assert "1,000,000,000,000 samples, too many" in str(parts(data).order_kept)
+
+
+class Endless(Sampler[Any]):
+    """Pairs of a number and a size, for ever, from 60 of them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield random.randrange(20), random.randrange(3)
+
+
+class Scaled(Dataset[Any]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, key: tuple[int, int]) -> torch.Tensor:
+        return torch.ones(1 + key[0] + key[1])
+
+
+def test_a_sampler_of_keys_may_have_no_end() -> None:
+    """What it draws in a tenth of the time is read, and the worst batch made of it."""
+    ticks = itertools.count()
+    data = parts(Scaled(), sampler=Endless())
+    costs = scan_costs(data, budget_s=5.0, clock=lambda: next(ticks) * 1e-3)
+    assert costs is not None
+    assert (costs.samples, costs.seen) == (None, 60)
+    assert worst_batch(data, costs.worst(2)[0]).shape == (2, 22)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "refused"),
+    [
+        (Endless(), "type tuple"),
+        (["a", "b"], "type str"),
+        (SubsetRandomSampler(["a", "b"]), "type str"),  # type: ignore[list-item]
+        ([2, 1], None),
+        (torch.tensor([2, 1]), None),
+        (RandomSampler(range(3)), None),
+    ],
+    ids=["pairs", "texts", "subset of texts", "numbers", "tensor", "torch's own"],
+)
+def test_keys_that_are_no_numbers_keep_their_order(sampler: Any, refused: str | None) -> None:
+    """Lengths are looked up by number; the look at a sampler's first key draws no random number."""
+    before = random.getstate()
+    found = parts(Lengths([1, 2, 3]), sampler=sampler).order_kept
+    assert found is None if refused is None else refused in str(found)
+    assert random.getstate() == before

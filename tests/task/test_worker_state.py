@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import logging
@@ -115,7 +116,7 @@ def test_harmless_things_are_not_reported(tmp_path: Path) -> None:
             t=torch.ones(2),
         )
         assert found(harmless) == []
-    assert found(Holder(logger=logging.getLogger("x"), rngs=[random.Random(0)] * 1000)) == []
+    assert found(Holder(logger=logging.getLogger("x"), numbers=[random.random()] * 1000)) == []
 
 
 def test_structures_that_hold_themselves_end() -> None:
@@ -135,3 +136,36 @@ def test_the_reason_names_attribute_harm_and_remedy() -> None:
         (state,) = shared_states(dataset=Holder(s=connection))
     assert "dataset.s is an open socket.socket" in state.reason
     assert "open it when a worker first needs it" in state.reason
+
+
+class Slotted(Dataset[Any]):
+    """Keeps what it has in slots, one of them private, one never filled."""
+
+    __slots__ = ("__own", "empty", "rng")
+
+    def __init__(self, own: Any, rng: Any) -> None:
+        self.__own, self.rng = own, rng
+
+
+def test_slots_are_looked_at() -> None:
+    """Where there is no __dict__ entry for it."""
+    assert sorted(found(Slotted(random.Random(0), np.random.default_rng(0)))) == [
+        ("dataset.__own", "generator"),
+        ("dataset.rng", "generator"),
+    ]
+
+
+def test_long_lists_are_looked_at_from_their_beginning(tmp_path: Path) -> None:
+    """One open file per shard, a hundred shards; also as datasets joined, and by name."""
+    (tmp_path / "shard").write_text("x")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(tmp_path / "shard")) for _ in range(100)]
+        assert found(Holder(files=files))[0] == ("dataset.files[0]", "handle")
+        assert found(ConcatDataset([Holder(file=file) for file in files]))[0] == ("dataset.datasets[0].file", "handle")
+        assert found(Holder(files={str(at): file for at, file in enumerate(files)}))[0][1] == "handle"
+
+
+def test_much_data_does_not_hide_what_comes_after_it() -> None:
+    """Nested lists of thousands are looked at last."""
+    samples = [[{"id": at} for at in range(100)] for _ in range(100)]
+    assert found(Holder(samples=samples, rng=random.Random(0))) == [("dataset.rng", "generator")]

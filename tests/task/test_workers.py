@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autotune.task import LoaderParts
 from autotune.task.workers import (
+    _is_plain_array,
     daemonic_refusal,
     main_refusal,
     sharing_warnings,
@@ -231,3 +232,26 @@ def test_what_each_worker_would_hold_for_itself_is_counted() -> None:
     assert worker_copy_bytes(parts(Plain(torch.zeros(1_000_000)))) < 10_000
     assert worker_copy_bytes(parts(Plain(numbers), "fork")) == 0
     assert worker_copy_bytes(parts(Plain(lambda: None))) == 0  # refused already
+
+
+class Unreadable(numpy.memmap):
+    """A file mapped into memory that must not be read as a whole."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise MemoryError("read as a whole")
+
+
+def test_a_mapped_file_is_counted_without_reading_it(tmp_path: Path) -> None:
+    """Each worker would get a copy of all of it; also of array classes of the user's own."""
+    mapped = numpy.memmap(tmp_path / "data", dtype=numpy.uint8, mode="w+", shape=(2**20,))
+    for array in (mapped, mapped.view(Unreadable)):
+        assert 2**20 <= worker_copy_bytes(parts(Plain(array))) <= 2**20 + 10_000
+    fields = numpy.zeros(3, dtype=[("name", object)])
+    assert worker_copy_bytes(parts(Plain(fields))) < 10_000
+
+
+def test_whether_a_mapped_file_can_be_sent_is_told_without_reading_it() -> None:
+    """A class of the user's own is asked, though: it may refuse."""
+    assert _is_plain_array(numpy.memmap(__file__, mode="r"), any_class=False)
+    assert not _is_plain_array(numpy.zeros(3).view(Unreadable), any_class=False)
+    assert not _is_plain_array(numpy.zeros(3, dtype=object), any_class=True)

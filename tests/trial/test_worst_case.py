@@ -96,6 +96,23 @@ def test_lengths_are_read_where_they_are_not_known(known: bool) -> None:
     assert worst.lengths(data).tolist() == [3, 9, 4]
 
 
+def test_largest_samples_that_make_no_batch_give_way_to_the_next(tmp_path: Path) -> None:
+    """A collate function that refuses more than 90 elements a batch: four rows of less are run, and that is said."""
+
+    def refusing(samples: list[Any]) -> Any:
+        batch = padded(samples)
+        if batch[0].numel() > 90:
+            raise ValueError("too much")
+        return batch
+
+    worst = WorstCase(LoaderParts.of(texts([1 + index % 40 for index in range(200)]), collate_fn=refusing))
+    makers = worst.batches(Probe(kind="compute", settings=Settings(batch_size=4), steps=2))
+    shapes = [tuple(make()[0].shape) for make in makers]
+    assert shapes
+    assert all(rows == 4 and 12 <= length <= 22 for rows, length in shapes)
+    assert any("the next largest were run instead" in text for text in worst.warnings)
+
+
 def test_costs_cross_as_json() -> None:
     """With the outcome that carries them."""
     costs = DataCosts(seen=3, samples=None, whole=False, mean_length=5.5, longest=9, padding_share=0.25)
