@@ -111,7 +111,8 @@ def test_killed_workers_and_batches_that_end_the_process(hasty: None) -> None:
     assert seen[64, False] == {"crashed ended with exit code 3"}
     assert len(seen[128, False]) == 1
     assert not any(fate.startswith("measured") for fate in seen[32, True] | seen[128, False])
-    assert tuned.evidence.dropped_knobs["num_workers"].startswith("workers do not run here: a worker was killed")
+    # torch looks after its workers every five seconds, the trials here end after four: either may be first.
+    assert tuned.evidence.dropped_knobs["num_workers"].startswith("workers do not run here: ")
     assert tuned.settings.batch_size == 32
     assert tuned.settings.num_workers == 0
     healthy, trials = tuned_with(nn.Linear(FEATURES, 2), Rows(), time_budget_s=5)
