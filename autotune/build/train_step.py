@@ -217,7 +217,8 @@ class TrainStep:
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
     def _close_group(self) -> None:
-        zero_if_none(list(self._parameters()))
+        if self._weighted:
+            zero_if_none(list(self._parameters()))
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         correction = self._group.correction() if self._weighted else None

@@ -65,11 +65,7 @@ def tree_resident_bytes(pid: int, *, root: Path = _ROOT) -> int:
     for each in tree_pids(pid, root=root):
         statm = (read_text(root / f"proc/{each}/statm") or "").split()
         pages += int(statm[1]) if len(statm) > 1 else 0
-    return pages * _page_bytes() if pages else 0
-
-
-def _page_bytes() -> int:
-    return int(os.sysconf("SC_PAGE_SIZE"))
+    return pages * int(os.sysconf("SC_PAGE_SIZE")) if pages else 0
 
 
 def tree_cpu_s(pid: int) -> float:
