@@ -102,12 +102,18 @@ class Watchdog:
     def breached(self) -> bool:
         """Reads if it is time to; whether the limit was passed."""
         began = self._clock()
-        if began >= self._next_s or (began >= self._urgent_s and self._at_most() > self._limit_bytes):
+        if began >= self._next_s or self._is_urgent(began):
             self.peak_bytes = max(self.peak_bytes, self._read())
             ended = self._clock()
             self._urgent_s = ended + self._URGENT_S
             self._next_s = ended + max(self._SHORTEST_S, (ended - began) / self._SHARE)
         return self.peak_bytes > self._limit_bytes
+
+    def _is_urgent(self, now_s: float) -> bool:
+        if now_s < self._urgent_s:
+            return False
+        self._urgent_s = now_s + self._SHORTEST_S  # cheap, but not free: it goes through /proc
+        return self._at_most() > self._limit_bytes
 
 
 class ChildProcess:
