@@ -30,7 +30,6 @@ from autotune.study import Study
 __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
-_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _LIMITED = "Some settings were not tried for lack of room"
 _PATIENCE, _PATIENCE_S = 2, 2.0  # with a trial, in times of the last one's cost and seconds beyond
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
@@ -198,7 +197,8 @@ class Plan:
             return None
         if self.ledger.tried(move.kind, settings):
             return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
-        asked = settings if move.kind == "joint" else self._with_own_loader(settings)
+        # Loader and compute probes stand for joint settings: their own worker count is no change to judge.
+        asked = settings if move.kind == "joint" else self.candidates.with_own_workers(settings)
         if self.candidates.refusal(asked):
             self._say_limits(asked)
             return None
@@ -234,12 +234,6 @@ class Plan:
     @property
     def _trials(self) -> list[Outcome]:
         return [*self.ledger.outcomes.values(), *self.ledger.parts.values()]
-
-    def _with_own_loader(self, settings: Settings) -> Settings:
-        """Loader and compute probes stand for joint settings: their own worker count is no change to judge."""
-        own = self.candidates.baseline
-        changes = {name: getattr(own, name) for name in ("num_workers", *_OF_WORKERS)}
-        return settings.replace(**changes)
 
     def _probe(self, move: Move, settings: Settings) -> Probe:
         cut_below = self._cut_below(move)

@@ -138,6 +138,10 @@ class Candidates:
             multiprocessing_context=self.baseline.multiprocessing_context,
         )
 
+    def with_own_workers(self, settings: Settings) -> Settings:
+        """``settings`` with the baseline's workers."""
+        return settings.replace(**{name: getattr(self.baseline, name) for name in ("num_workers", *_OF_WORKERS)})
+
     def with_split_baseline(self, baseline: Settings) -> Candidates:
         """The same rules around a baseline with smaller micro-batches, since the given one did not fit."""
         return dataclasses.replace(self, baseline=baseline, split=True)
