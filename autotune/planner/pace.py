@@ -19,6 +19,10 @@ class Pace:
     """Of a compute or loader probe: no pipeline to settle, so shorter."""
     trial_cap_s: float = 20.0
     """No single trial may eat the budget."""
+    patience: float = 2.0
+    """Times what the last trial took that the next may take in any case: a kill costs a new process."""
+    patience_s: float = 2.0
+    """Seconds beyond that: larger batches take longer."""
     cut_share: float
     """A trial clearly below this share of the best rate is cut after half a second."""
     precision_cut_share: float = 0.33

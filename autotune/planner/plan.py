@@ -31,7 +31,6 @@ __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
 _LIMITED = "Some settings were not tried for lack of room"
-_PATIENCE, _PATIENCE_S = 2, 2.0  # with a trial, in times of the last one's cost and seconds beyond
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
 
@@ -253,7 +252,8 @@ class Plan:
         Well more than the last of its kind took in any case, for a kill costs more than a late answer.
         """
         in_budget_s = self.until_end_s() + (_SLACK - 1) * self.budget_s
-        spare_s = max(self.left_s() - self.ask.start_s, _PATIENCE * self._cost_s(move) + _PATIENCE_S)
+        patience_s = self.pace.patience * self._cost_s(move) + self.pace.patience_s
+        spare_s = max(self.left_s() - self.ask.start_s, patience_s)
         return max(_LEAST_TRIAL_S, min(move.cap_s or self.pace.trial_cap_s, in_budget_s, spare_s))
 
     def _cut_below(self, move: Move) -> float | None:
