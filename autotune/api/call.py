@@ -18,7 +18,7 @@ __all__ = ["autotune"]
 
 def autotune(
     model: Any,
-    dataset: Any,
+    dataset: Any = None,
     *,
     loss_fn: Callable[..., Any] | None = None,
     training_step: Callable[..., Any] | None = None,
@@ -47,9 +47,11 @@ def autotune(
 
     Args:
         model: ``nn.Module``, or a factory ``() -> nn.Module``. A ``LightningModule`` (or its class) brings its
-            ``training_step`` and ``configure_optimizers`` along.
+            ``training_step`` and ``configure_optimizers`` along, a Hugging Face ``Trainer`` its model,
+            ``compute_loss``, optimizer, loader and arguments.
         dataset: Dataset, iterable dataset, a factory of either, or your own DataLoader: its sampler, collate_fn,
             generator, … are kept, and its settings are the baseline; of a ``LightningDataModule`` that it trains on.
+            Only with a ``Trainer``: None for its ``train_dataset``.
         loss_fn: ``(output, target) -> scalar``. None: inferred, for measuring only.
         training_step: ``(model, batch) -> loss`` or ``(loss, weight)``, for everything else.
         optimizer: Optimizer, ``(params) -> Optimizer``, or None for AdamW with lr 1e-3 (assumed, and said).

@@ -31,7 +31,7 @@ _GROWTH, _IN_PROCESS_GROWTH = 16, 4
 
 def largest_batch(
     model: Any,
-    dataset: Any,
+    dataset: Any = None,
     *,
     settings: Settings | None = None,
     loss_fn: Callable[..., Any] | None = None,

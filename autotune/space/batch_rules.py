@@ -52,11 +52,13 @@ def baseline_of(facts: Facts, rules: BatchRules, base: int) -> Settings:
         multiprocessing_context=given["multiprocessing_context"] if workers else None,
         cudnn_benchmark=bool(facts.caller.get("cudnn_benchmark", False)),
         num_threads=facts.caller.get("num_threads"),
+        precision=facts.caller.get("precision", "fp32"),
+        gradient_accumulation_steps=facts.caller.get("gradient_accumulation_steps", 1),
     )
     if batch_size is None:
         return settings
     wanted = rules.effective_batch_size
-    effective = batch_size if wanted in (None, "keep") else int(wanted)
+    effective = batch_size * settings.gradient_accumulation_steps if wanted in (None, "keep") else int(wanted)
     most = min(batch_size, rules.max_batch_size or batch_size)
     micro = largest_divisor(effective, most)
     if 2 * micro <= most and micro < effective:

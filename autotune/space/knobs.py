@@ -109,7 +109,7 @@ def _by_caller(space: Space, baseline: Settings) -> dict[str, str]:
 
 def _guesses(facts: Facts, hardware: Hardware) -> Values:
     return {
-        "precision": _precisions(hardware),
+        "precision": (*_precisions(hardware), *(["fp32"] if facts.caller.get("precision", "fp32") != "fp32" else [])),
         "channels_last": (True,),
         "pin_memory": (True,),
         "cudnn_benchmark": (True,),

@@ -140,7 +140,7 @@ class Facts:
             loss=loss.description,
             loss_inferred=loss.inferred,
             reduction=loss.reduction,
-            caller=_caller(data),
+            caller={**_caller(data), **task.trains_with},
             fingerprint=task_fingerprint(task, model, batch, rows=expected),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )

@@ -89,7 +89,7 @@ class LoaderParts:
 
         Args:
             data: A map-style dataset (``__getitem__`` and ``__len__``), an ``IterableDataset``, a ``DataLoader``, a
-                ``LightningDataModule``, or a factory without arguments that makes one of these.
+                ``LightningDataModule``, a factory without arguments that makes one of these, or parts already.
             collate_fn: List of samples -> batch; None: torch's default.
             sampler: Iterable of indices; None: by ``shuffle``.
             shuffle: None: True for map-style datasets without a sampler.
@@ -102,6 +102,9 @@ class LoaderParts:
             SettingsError: Arguments that cannot go together.
         """
         _check_arguments(collate_fn, sampler, shuffle)
+        if isinstance(data, LoaderParts):
+            _refuse_beside_loader(collate_fn=collate_fn, sampler=sampler, shuffle=shuffle)
+            return data
         if is_data_module(data):
             data = TrainDataLoader(data)
         if isinstance(data, DataLoader):

@@ -47,12 +47,12 @@ class OptimizerSpec:
     """Constructor argument of unknown value, so that only the factory can make an equal optimizer."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer | OptimizerFactory | None, model: Any) -> OptimizerSpec:
+    def of(cls, optimizer: Optimizer | OptimizerFactory | OptimizerSpec | None, model: Any) -> OptimizerSpec:
         """Read what the user handed over; nothing is called or changed.
 
         Args:
-            optimizer: An optimizer over parameters of ``model``; a callable (parameters) -> Optimizer; or None for
-                AdamW(lr=1e-3), marked as assumed.
+            optimizer: An optimizer over parameters of ``model``; a callable (parameters) -> Optimizer; None for
+                AdamW(lr=1e-3), marked as assumed; or a spec already.
             model: The module, or a factory of it.
 
         Returns:
@@ -62,6 +62,8 @@ class OptimizerSpec:
             TaskError: Neither of the three, an optimizer beside a model factory, one of another model's parameters, one
                 that needs a closure, or one whose constructor arguments cannot be told.
         """
+        if isinstance(optimizer, OptimizerSpec):
+            return optimizer
         if optimizer is None:
             return cls(cls=AdamW, assumed=True, defaults={"lr": ASSUMED_LR})
         if isinstance(optimizer, Optimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from autotune.errors import SettingsError, TaskError
+from autotune.task.hf_trainer import TrainerParts, is_hf_trainer
 from autotune.task.layers import compiled_in_place
 from autotune.task.lightning import (
     LightningOptimizer,
@@ -35,9 +36,11 @@ class Task:
     Args:
         model: The module, or a factory of it without arguments. Of a ``LightningModule`` (or its class), its own
             ``training_step`` and ``configure_optimizers`` are used where ``loss_fn``, ``training_step`` and
-            ``optimizer`` are not given.
+            ``optimizer`` are not given. A Hugging Face ``Trainer`` brings its model, ``compute_loss``, optimizer,
+            loader and arguments along.
         dataset: Map-style dataset, ``IterableDataset``, ``DataLoader`` (its settings are the baseline),
             ``LightningDataModule`` (its ``train_dataloader``), or a factory without arguments that makes one of these.
+            Only with a ``Trainer``: None for its ``train_dataset``.
         loss_fn: (output, target) -> 0-dim loss. Default: the model's own loss, else a guess used for measuring only.
         training_step: (model, batch) -> loss or (loss, weight), instead of ``loss_fn``.
         optimizer: An ``Optimizer`` over the model's parameters, or (parameters) -> Optimizer. Default: AdamW(lr=1e-3),
@@ -59,11 +62,11 @@ class Task:
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
-        dataset: Any,
+        dataset: Any = None,
         *,
         loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
         training_step: Callable[[nn.Module, Any], Any] | None = None,
-        optimizer: Optimizer | OptimizerFactory | None = None,
+        optimizer: Optimizer | OptimizerFactory | OptimizerSpec | None = None,
         base_batch_size: int | None = None,
         max_grad_norm: float | None = None,
         collate_fn: Callable[..., Any] | None = None,
@@ -72,20 +75,29 @@ class Task:
         device: str | torch.device | None = None,
         name: str | None = None,
     ) -> None:
-        _check_model(model)
         _check_loss(loss_fn, training_step)
+        self.name = name if name is not None else _name(model)
+        self.notes: tuple[str, ...] = ()
+        self.trains_with: Mapping[str, Any] = {}
+        if is_hf_trainer(model):
+            own = TrainerParts.of(model, dataset)
+            model, dataset, self.trains_with, self.notes = own.model, own.data, own.trains_with, (own.note,)
+            training_step = own.training_step if loss_fn is None and training_step is None else training_step
+            optimizer = own.optimizer if optimizer is None else optimizer
+            base_batch_size = own.base_batch_size if base_batch_size is None else base_batch_size
+            max_grad_norm = own.max_grad_norm if max_grad_norm is None else max_grad_norm
+            device = own.device if device is None else device
+        _check_model(model)
         self.model = model
         self.data = LoaderParts.of(dataset, collate_fn=collate_fn, sampler=sampler, shuffle=shuffle)
         self.loss_fn = loss_fn
         self.training_step = training_step
         self.optimizer = OptimizerSpec.of(optimizer, model)
-        self.notes: tuple[str, ...] = ()
         if is_lightning_module(model):
             self._take_from_lightning(optimizer, dataset)
         self.base_batch_size = _batch_size(base_batch_size)
         self.max_grad_norm = _norm(max_grad_norm)
         self.device = _device(device)
-        self.name = name if name is not None else _name(model)
 
     def build_model(self) -> nn.Module:
         """The model: the instance itself, or what the factory makes.
