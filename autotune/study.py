@@ -65,6 +65,8 @@ class Study:
         seed: Seeds the sampler of ``optuna_study``, for who asks it for proposals.
 
     Attributes:
+        earlier: The fastest settings that earlier runs of this study saw; None: there are none, or none that this
+            release knows.
         outcomes: All outcomes of this run, in order; they stay whatever happens to the storage.
         warnings: What went wrong with the storage on the way, for people.
 
@@ -94,6 +96,7 @@ class Study:
                 trials = self.optuna_study.get_trials(deepcopy=False)
                 _check_same_kind(self.optuna_study, trials)
                 _fail_stale(self.optuna_study, trials)
+                self.earlier = _fastest(trials)
         except Exception as error:  # each backend has error classes of its own
             self.close()
             if isinstance(error, SettingsError):
@@ -205,6 +208,16 @@ def _fail_stale(study: optuna.Study, trials: list[FrozenTrial]) -> None:
     for trial in trials:
         if trial.state == TrialState.RUNNING:
             study.tell(trial.number, state=TrialState.FAIL)
+
+
+def _fastest(trials: list[FrozenTrial]) -> Settings | None:
+    ended = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+    for trial in sorted(ended, key=lambda one: one.value or 0.0, reverse=True):
+        try:
+            return Settings.from_json(json.loads(trial.user_attrs["outcome"])["settings"])
+        except (KeyError, TypeError, ValueError, SettingsError):  # written by others, or by a release with other knobs
+            continue
+    return None
 
 
 def _finished_trial(outcome: Outcome, reason: str) -> FrozenTrial:

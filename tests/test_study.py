@@ -183,6 +183,25 @@ def test_a_study_of_the_same_name_is_continued(kind: str, tmp_path: Path) -> Non
     assert total == 2
 
 
+def test_what_earlier_runs_found_fastest_is_known_to_the_next(tmp_path: Path) -> None:
+    """Only joint trials that ended count; a trial of a release with other knobs is passed over."""
+    fast, slow = Settings(batch_size=128), Settings(batch_size=64)
+    path = tmp_path / "s.journal"
+    with Study(path, "s") as study:
+        assert study.earlier is None
+        study.record(measured(100.0, settings=slow))
+        study.record(measured(200.0, settings=fast))
+        study.record(measured(900.0, settings=Settings(batch_size=256), kind="compute"))
+        strange = study.optuna_study.trials[1]
+        changed = strange.user_attrs["outcome"].replace("channels_last", "channels_of_tomorrow")
+        study.optuna_study.add_trial(
+            optuna.trial.create_trial(value=9e9, user_attrs={**strange.user_attrs, "outcome": changed})
+        )
+        assert study.earlier is None
+    assert Study(path, "s").earlier == fast
+    assert Study(path).earlier is None
+
+
 def test_a_study_without_a_name_is_a_new_one(tmp_path: Path) -> None:
     """Runs that named no study never mix in one storage."""
     path = tmp_path / "s.journal"

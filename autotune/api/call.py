@@ -71,7 +71,8 @@ def autotune(
         time_budget_s: Wall time aimed at, seconds, start-up (2 to 4 s) included; from 15 s on it is kept within
             10 %. A race takes 7 s at least.
         storage: Optuna storage (URL, journal file or object); None keeps the study in memory.
-        study_name: Continue or name a study in ``storage``.
+        study_name: Continue or name a study in ``storage``; what its earlier runs found fastest is tried first, as
+            far as it is allowed now.
         seed: Seeds everything random in the trials.
         isolate: Measure in a process of its own. False: in this one, without its protection.
         progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.

@@ -66,6 +66,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             say=narrator.trial,
             memory_margin=call.memory_margin,
             seed=call.seed,
+            earlier=study.earlier,
         )
         run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
         start_s = time.perf_counter() - started_s

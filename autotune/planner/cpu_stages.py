@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.planner.loader_faults import worker_fault
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
-from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, same_batch
+from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, resume, same_batch
 
 __all__ = ["CPU_STAGES"]
 
@@ -78,6 +78,7 @@ def resplit_cores(search: Search) -> Moves:
 
 
 CPU_STAGES: tuple[Stage, ...] = (
+    resume,
     split_cores,
     rescue,
     group_lengths,

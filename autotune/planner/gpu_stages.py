@@ -6,7 +6,7 @@ import math
 
 from autotune.measurement import Measured
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
-from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, same_batch
+from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, resume, same_batch
 from autotune.settings import Settings
 
 __all__ = ["GPU_STAGES"]
@@ -28,6 +28,8 @@ def measure_parts(search: Search) -> Moves:
 def early_joint(search: Search) -> Moves:
     """One guess with everything that usually helps; then without what changes training."""
     start = search.best
+    if start.settings != search.candidates.baseline:
+        return  # an earlier run's answer is a better guess already
     usual = _with_workers(search, _usual(search, start.settings), _EARLY_SPEEDUP * _compute_rate(search, start))
     grown = batch_times(search, usual, search.pace.batch_step) or usual
     outcome = yield Move(grown)
@@ -94,6 +96,7 @@ def verify_together(search: Search) -> Moves:
 
 GPU_STAGES: tuple[Stage, ...] = (
     measure_parts,
+    resume,
     early_joint,
     rescue,
     group_lengths,

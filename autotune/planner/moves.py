@@ -37,6 +37,8 @@ class Search(Protocol):
     ledger: Ledger
     guess: Settings
     """The best settings for the step alone so far (accelerators: found by compute probes)."""
+    earlier: Settings | None
+    """What an earlier run found to be fastest; None: there was none."""
     skipped: dict[str, str]
     """Knobs that a stage left alone, each with its reason."""
 

@@ -50,6 +50,7 @@ class Plan:
         say: Told of every outcome.
         memory_margin: Share of memory to leave free.
         seed: Seeds the trials' samplers.
+        earlier: What an earlier run found to be fastest, tried first; None: there was none.
     """
 
     candidates: Candidates
@@ -63,6 +64,7 @@ class Plan:
     say: Callable[[Outcome], object] = field(default=lambda _: None)
     memory_margin: float = 0.05
     seed: int = 0
+    earlier: Settings | None = None
     ledger: Ledger = field(init=False)
     guess: Settings = field(init=False)
 

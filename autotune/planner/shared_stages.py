@@ -9,8 +9,23 @@ from typing import Any
 from autotune.measurement import DataCosts
 from autotune.planner.moves import Move, Moves, Search, batch_times, gained
 from autotune.settings import Settings
+from autotune.space import allowed_part
 
-__all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "same_batch"]
+__all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "resume", "same_batch"]
+
+
+def resume(search: Search) -> Moves:
+    """What an earlier run found to be fastest; without its compilation where there is no time for it."""
+    earlier = search.earlier
+    if earlier is None:
+        return
+    start = search.best
+    settings = allowed_part(earlier, search.candidates, cores=search.hardware.cores)
+    if settings.compile_mode is not None and search.left_s() < search.pace.compile_least_s:
+        settings = settings.replace(compile_mode=None, compile_scope=start.settings.compile_scope)
+    outcome = yield Move(settings, cap_s=search.left_s() if settings.compile_mode else None)
+    if gained(outcome, start.samples_per_s, search.pace.accept_gain):
+        search.guess = settings.replace(compile_mode=start.settings.compile_mode)
 
 
 def rescue(search: Search) -> Moves:

@@ -12,7 +12,7 @@ from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Probe,
 from autotune.planner import CPU, GPU, Plan
 from autotune.settings import Settings
 from autotune.study import Study
-from tests.planner.fake_machine import FakeMachine, candidates, hardware
+from tests.planner.fake_machine import CARD, FakeMachine, candidates, hardware
 
 
 def _plan(machine: FakeMachine, *, budget_s: float = 120.0, **more: Any) -> Plan:
@@ -39,6 +39,29 @@ def test_a_loading_bound_task_gets_a_worker_per_core_and_one_thread() -> None:
     """The optimum on paper is found."""
     found = _plan(FakeMachine(_loading_bound)).search()
     assert (found.finalists[0].settings.num_workers, found.finalists[0].settings.num_threads) == (2, 1)
+
+
+@pytest.mark.parametrize("pace", [CPU, GPU])
+def test_an_earlier_runs_answer_is_tried_right_after_the_baseline(pace: Any) -> None:
+    """As far as it is allowed here, and the search builds on it where it still gains."""
+    machine = FakeMachine(_loading_bound)
+    earlier = Settings(batch_size=128, num_workers=2, prefetch_factor=2, persistent_workers=True, num_threads=1)
+    on_card = {"hardware": hardware(cores=4, accelerator=CARD)} if pace is GPU else {}
+    plan = _plan(machine, earlier=earlier.replace(num_workers=64), pace=pace, budget_s=60.0, **on_card)
+    plan.search()
+    joint = [probe.settings for probe in machine.probes if probe.kind == "joint"]
+    cores = 4 if pace is GPU else 2
+    assert joint[1] == earlier.replace(num_workers=cores)
+    assert plan.best.samples_per_s > 0.98 * _loading_bound(joint[1])
+
+
+def test_an_earlier_answer_waits_for_its_compilation_until_there_is_time() -> None:
+    """With too little time left to compile, the rest of the answer is tried eagerly."""
+    machine = FakeMachine(_loading_bound)
+    earlier = Settings(batch_size=128, num_threads=2, compile_mode="default")
+    values = {"compile_mode": ("default",)}
+    _plan(machine, earlier=earlier, budget_s=40.0, candidates=candidates(values=values)).search()
+    assert machine.probes[1].settings == earlier.replace(compile_mode=None)
 
 
 def test_the_baseline_is_measured_before_anything_else() -> None:
