@@ -76,7 +76,8 @@ def autotune(
         seed: Seeds everything random in the trials.
         isolate: Measure in a process of its own. False: in this one, without its protection.
         progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.
-        hardware: A record to use in place of detecting it.
+        hardware: A record to use in place of detecting it, such as ``dataclasses.replace(Hardware.detect(),
+            ram_available_bytes=2**32)``: trials get 90 % of that, ``cores`` and ``shm_bytes`` bound the loader.
 
     Returns:
         The tuned config: settings, evidence, and builders for loader, optimizer and train step.

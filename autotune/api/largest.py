@@ -77,7 +77,8 @@ def largest_batch(
         memory_margin: Share of the memory to leave free, 0 to below 1: the result is at most
             ``floor((1 - margin) * largest)``, and its peak memory at most that share where it can be read.
         time_budget_s: Seconds after which only the best size so far is still verified and returned.
-        hardware: A record to use in place of detecting it.
+        hardware: A record to use in place of detecting it, such as ``dataclasses.replace(Hardware.detect(),
+            ram_available_bytes=2**32)``: trials get 90 % of that, ``cores`` and ``shm_bytes`` bound the loader.
         isolate: False: in this process, without its protection, with half of the memory.
         progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.
         seed: Seeds everything random.

@@ -10,6 +10,7 @@ from autotune.api.options import Options
 from autotune.api.run import Run
 from autotune.config import TunedConfig
 from autotune.config.assemble import assemble
+from autotune.config.failures import failed_trials
 from autotune.config.page_cache import page_cache_doubts
 from autotune.config.spending import spending
 from autotune.config.verdict import judge
@@ -103,6 +104,7 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: 
             *run.study.warnings,
             *run.narrator.warnings,
             *hardware.notes,
+            *failed_trials(run.study.outcomes, candidates.baseline),
             *page_cache_doubts(run.study.outcomes, samples=candidates.facts.samples, ram_bytes=hardware.ram_bytes),
         ),
         spent_s=spending(

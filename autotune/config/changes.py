@@ -105,9 +105,14 @@ def _learning_rate(config: TunedConfig) -> list[str]:
     if plan.warmup_steps:
         lines.append(
             f"Warm-up: the learning rate rises from the old value to the new one over the first {plan.warmup_steps} "
-            "optimizer steps; TrainStep does it, under any scheduler."
+            f"optimizer steps{_in_epochs(config, plan.warmup_steps)}; TrainStep does it, under any scheduler."
         )
     return lines + list(plan.notes)
+
+
+def _in_epochs(config: TunedConfig, steps: int) -> str:
+    per_epoch = updates_per_epoch(config.facts.samples, config.settings, drop_last=_drops_last(config))
+    return f" ({steps / per_epoch:.2g} epochs)" if per_epoch else ""
 
 
 def _numerics(config: TunedConfig) -> list[str]:

@@ -114,7 +114,8 @@ def warn_of_other_task(config: TunedConfig, task: Task, model: nn.Module, *, sta
         return
     data = task.data.resolve()
     rows = described_rows(data, task.base_batch_size)
-    if task_fingerprint(task, model, first_batch(data, rows=rows), rows=rows) != config.facts.fingerprint:
+    batch = first_batch(data, rows=rows)
+    if task_fingerprint(task, model, batch, data=data, rows=rows) != config.facts.fingerprint:
         warnings.warn(
             f"The config was tuned for the task {config.stored.name!r}, whose model, data, loss or optimizer are not "
             f"those of the task {task.name!r} given with it: its settings may not fit. Tune this task.",

@@ -57,7 +57,7 @@ def facts_and_numbers(config: TunedConfig) -> list[tuple[str, str]]:
         ("task", config.saved.name or None),
         ("speed", _speed(evidence)),
         ("baseline", _rate(evidence.baseline_samples_per_s)),
-        ("upper bound", _upper_bound(evidence.upper_bound_samples_per_s)),
+        ("upper bound", _upper_bound(evidence)),
         ("waiting for data", _share(evidence.data_wait_share)),
         ("padding", _padding(evidence)),
         ("same batch", _same_batch(config)),
@@ -94,12 +94,12 @@ def _same_batch(config: TunedConfig) -> str | None:
     return f"{_speedup(speedup)}: tuned.keep_batch()"
 
 
-def _upper_bound(samples_per_s: float | None) -> str | None:
-    return (
-        None
-        if samples_per_s is None
-        else f"{samples_per_s:,.1f} samples/s, if loader and step never waited for each other"
-    )
+def _upper_bound(evidence: Evidence) -> str | None:
+    bound = evidence.upper_bound_samples_per_s
+    if bound is None:
+        return None
+    share = f"; you are at {evidence.samples_per_s / bound:.0%} of it" if evidence.samples_per_s else ""
+    return f"{bound:,.1f} samples/s, if loader and step never waited for each other{share}"
 
 
 def _rate(samples_per_s: float | None) -> str | None:

@@ -141,7 +141,7 @@ class Facts:
             loss_inferred=loss.inferred,
             reduction=loss.reduction,
             caller={**_caller(data), **task.trains_with},
-            fingerprint=task_fingerprint(task, model, batch, rows=expected),
+            fingerprint=task_fingerprint(task, model, batch, data=data, rows=expected),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )
 

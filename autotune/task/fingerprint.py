@@ -25,7 +25,9 @@ _DEPTH = 3
 _MODULE_ATTRIBUTES = (bool, int, float, str, tuple, FunctionType, BuiltinFunctionType)
 
 
-def task_fingerprint(task: Task, model: nn.Module, batch: Any, *, rows: int | None = None) -> str:
+def task_fingerprint(
+    task: Task, model: nn.Module, batch: Any, *, data: LoaderParts | None = None, rows: int | None = None
+) -> str:
     """Hash of the structure of a task.
 
     In it: types, code, ``extra_repr``, plain attributes and parameter shapes of the model's modules; dataset,
@@ -39,6 +41,7 @@ def task_fingerprint(task: Task, model: nn.Module, batch: Any, *, rows: int | No
         task: The task.
         model: Its model, built.
         batch: One batch of its data.
+        data: Its data, resolved; None: as it was given. What a factory makes is what counts, not the factory.
         rows: Samples that were asked for in it; None: not known.
 
     Returns:
@@ -51,7 +54,7 @@ def task_fingerprint(task: Task, model: nn.Module, batch: Any, *, rows: int | No
         optimizer = task.optimizer.resolve(model).name
     parts = {
         "model": [_module_identity(name, module) for name, module in model.named_modules()],
-        "data": _data_identity(task.data),
+        "data": _data_identity(data or task.data),
         "batch": batch_signature(batch, rows),
         "loss": [identity(task.loss_fn, _DEPTH), identity(task.training_step, _DEPTH)],
         "optimizer": optimizer,
@@ -79,7 +82,7 @@ def _is_structural(key: str, value: Any) -> bool:
 
 def _data_identity(data: LoaderParts) -> dict[str, Any]:
     return {
-        "dataset": identity(data.dataset if data.dataset_factory is None else data.dataset_factory, _DEPTH),
+        "dataset": identity(data.dataset_factory if data.dataset is None else data.dataset, _DEPTH),
         "samples": data.samples,
         "collate_fn": identity(data.collate_fn, _DEPTH),
         "sampler": qualified_name(type(data.sampler)),

@@ -86,6 +86,15 @@ def test_weights_rows_rates_and_random_states_do_not_matter() -> None:
     assert len(first) == 71
 
 
+def test_what_a_dataset_factory_makes_counts_and_not_the_factory() -> None:
+    """A config tuned with a factory is for the same task when it is loaded with the dataset itself."""
+    model, batch = net(), [torch.zeros(3, 4), torch.zeros(3)]
+    by_factory = Task(model, lambda: Images(8))
+    made = task_fingerprint(by_factory, model, batch, data=by_factory.data.resolve())
+    assert made == fingerprint(model, Images(8))
+    assert made != fingerprint(model, Images(9))
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
