@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autotune.errors import SettingsError
-from autotune.settings import Settings
+from autotune.settings import DOMAINS, Settings
 from autotune.task import Facts
 
 __all__ = ["BatchRules", "baseline_of", "largest_divisor", "largest_effective"]
@@ -60,10 +60,25 @@ def baseline_of(facts: Facts, rules: BatchRules, base: int) -> Settings:
     wanted = rules.effective_batch_size
     effective = batch_size * settings.gradient_accumulation_steps if wanted in (None, "keep") else int(wanted)
     most = min(batch_size, rules.max_batch_size or batch_size)
+    _check_size(effective, facts.samples, largest_micro=most)
     micro = largest_divisor(effective, most)
     if 2 * micro <= most and micro < effective:
         raise _no_even_split(effective, most)
     return settings.replace(batch_size=micro, gradient_accumulation_steps=effective // micro)
+
+
+def _check_size(effective: int, samples: int | None, *, largest_micro: int) -> None:
+    if samples and effective > samples and effective > largest_micro:
+        raise SettingsError(
+            f"effective_batch_size={effective} is more than the {samples} samples of an epoch.",
+            "An optimizer step would take several epochs: give a smaller one.",
+        )
+    most_steps = DOMAINS["gradient_accumulation_steps"].high
+    if effective > largest_micro * most_steps:
+        raise SettingsError(
+            f"effective_batch_size={effective} would take more than {most_steps} micro-batches per optimizer step.",
+            "Give a smaller one, or larger batches.",
+        )
 
 
 def _no_even_split(effective: int, most: int) -> SettingsError:

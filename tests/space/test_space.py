@@ -115,23 +115,26 @@ def test_the_largest_divisor_is_at_most_the_cap(number: int, most: int, divisor:
     assert largest_divisor(number, most) == divisor
 
 
+def _of_a_loader_of_64(samples: int | None) -> SimpleNamespace:
+    loader = {"batch_size": 64, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
+    loader |= {"pin_memory": False, "multiprocessing_context": None}
+    return SimpleNamespace(loader=loader, caller={}, batches_kept=None, samples=samples)
+
+
 def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbours() -> None:
     """1009 is prime: batches of one would be no baseline of anybody's."""
-    facts = SimpleNamespace(
-        batches_kept=None,
-        loader={
-            "batch_size": 64,
-            "num_workers": 0,
-            "prefetch_factor": None,
-            "persistent_workers": False,
-            "pin_memory": False,
-            "multiprocessing_context": None,
-        },
-        caller={},
-    )
+    facts = _of_a_loader_of_64(samples=None)
     with pytest.raises(SettingsError, match="960 or 1024"):
         baseline_of(facts, BatchRules(effective_batch_size=1009), 64)  # type: ignore[arg-type]
     assert baseline_of(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("samples", "effective"), [(1000, 1001), (None, 2**40)])
+def test_a_locked_batch_beyond_reason_is_refused_by_its_own_name(samples: int | None, effective: int) -> None:
+    """More than an epoch's samples, or more accumulation steps than there may be, is no accumulation knob's fault."""
+    facts = _of_a_loader_of_64(samples)
+    with pytest.raises(SettingsError, match=f"effective_batch_size={effective}"):
+        baseline_of(facts, BatchRules(effective_batch_size=effective), 64)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("wanted", "taken"), [(4, 6), (2, 1), (0, 0), (64, 6), (3, 6)])
