@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 from autotune.settings import Settings
 
 __all__ = [
+    "COMPARED_ROWS",
     "Chunk",
     "Crashed",
     "DataCosts",
@@ -32,10 +33,13 @@ __all__ = [
     "student_t_95",
 ]
 
+COMPARED_ROWS = 64
+"""Most rows of a batch on which numbers are compared: a loss is a mean, and more rows only take longer."""
+
 ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics"]
 """joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
 joint window whose live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch
-and weights."""
+and weights; of compiled settings, against the same settings eager, on a batch of their own size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

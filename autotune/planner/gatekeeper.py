@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from autotune.measurement import Measured, Outcome, Probe, TimedOut
-from autotune.planner.gate import numerics_refusal
+from autotune.planner.gate import compared_as, numerics_refusal
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace
 from autotune.planner.worst_case import WorstCases
@@ -81,7 +81,10 @@ class Gatekeeper:
         # Half of what is left at most: however many comparisons hang, the budget holds.
         deadline_s = min(self._search.pace.trial_cap_s, self._search.until_end_s() / 2)
         baseline = self._search.candidates.baseline
-        refusal = numerics_refusal(settings, baseline, run=self._compared, deadline_s=deadline_s)
+        eager = settings.replace(compile_mode=None, compile_scope=baseline.compile_scope)
+        refusal = numerics_refusal(eager, baseline, run=self._compared, deadline_s=deadline_s)
+        if refusal is None and settings != eager:
+            refusal = numerics_refusal(settings, baseline, run=self._compared, deadline_s=deadline_s)
         if refusal is not None and refusal not in self._search.warnings:
             self._search.warnings.append(refusal)
         return refusal
@@ -89,7 +92,7 @@ class Gatekeeper:
     def _compared(self, probe: Probe) -> Outcome:
         """Asked once for settings that compute the same numbers; what hung is not asked again in another batch size."""
         ledger = self._search.ledger
-        settings = probe.settings.replace(num_workers=0, pin_memory=False, length_grouped=False)
+        settings = compared_as(probe.settings, self._search.candidates.baseline)
         known = ledger.parts.get(("numerics", settings)) or ledger.hung_comparison(settings)
         if known is not None:
             return known

@@ -18,7 +18,7 @@ from autotune.build.switches import switches
 from autotune.build.train_step import TrainStep
 from autotune.errors import DoesNotFitError, TaskError
 from autotune.hardware import Hardware, Limits, PeakMemory
-from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
+from autotune.measurement import COMPARED_ROWS, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
@@ -44,8 +44,7 @@ from autotune.trial.worst_case import WorstCase
 
 __all__ = ["Bench"]
 
-_NUMERICS_ROWS = 64
-_NUMERICS_BATCHES = 4
+_COMPARED_BATCHES = 4
 _COSTS = "sample-costs"
 
 Phase = Literal["build", "loader", "step", "compile", "numerics"]
@@ -214,11 +213,14 @@ class Bench:
     def _numerics(self, probe: Probe) -> Measured:
         began = self._clock()
         self._parts[1].clear()
-        rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, _NUMERICS_ROWS)
-        batches = self._some_batches(rows)
-        reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
         until = began + probe.window_s / 2
-        reference = self._losses(_reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
+        reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
+        if probe.settings.compile_mode is not None:  # in another size it would be compiled anew
+            batches, followed = [self._cached_batch(probe.settings)], 0
+        else:
+            rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, COMPARED_ROWS)
+            batches, followed = self._some_batches(rows, until=until), DRIFT_STEPS if reduced else 0
+        reference = self._losses(_reference_of(probe.settings), batches, followed, until)
         setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
         return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
 
@@ -311,10 +313,14 @@ class Bench:
     def _one_batch(self, rows: int | None) -> Any:
         return self._some_batches(rows, count=1)[0]
 
-    def _some_batches(self, rows: int | None, count: int = _NUMERICS_BATCHES) -> list[Any]:
+    def _some_batches(self, rows: int | None, *, count: int = _COMPARED_BATCHES, until: float = math.inf) -> list[Any]:
+        """Up to ``count`` batches; one at least, and no more once ``until`` has passed."""
         self._phase = "loader"
-        loader = build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0)
-        batches = [batch for _, batch in zip(range(count), loader, strict=False)]
+        batches: list[Any] = []
+        for batch in build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0):
+            batches.append(batch)
+            if len(batches) == count or self._clock() > until:
+                break
         if not batches:
             raise TaskError("The data yields no batch.", "Check that the dataset has samples.")
         return batches
@@ -327,6 +333,9 @@ class Bench:
 
 
 def _reference_of(settings: Settings) -> Settings:
+    """What the numbers are compared with: fp32 eager; of compiled settings, the same eager, compared in its turn."""
+    if settings.compile_mode is not None:
+        return settings.replace(compile_mode=None, compile_scope="model")
     return settings.replace(
         precision="fp32",
         channels_last=False,

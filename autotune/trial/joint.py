@@ -58,7 +58,8 @@ def run_joint(
         if seen.hopeless is not None:
             return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
-    _finish_round(live, group)
+    else:
+        take_steps(1, live.stream, live.step, live.rows, Taken())  # it was held still: this wakes everything
     warm = clock()
     window, load = _quiet_window(live, probe, group, clock)
     first, last = _finite_losses(window)
@@ -97,7 +98,7 @@ def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
         live.step,
         live.rows,
         stock=settings.num_workers * (settings.prefetch_factor or 0),
-        least=2,
+        least=max(2, settings.gradient_accumulation_steps),  # the first optimizer step allocates its state
         clock=clock,
         # elsewhere a step's host time is only the time to queue it
         cut_below_samples_per_s=probe.cut_below_samples_per_s if on_cpu else None,
@@ -154,11 +155,6 @@ def _difference(before: tuple[int, int] | None, after: tuple[int, int] | None) -
         return None, None
     # Non-persistent workers that ended meanwhile take their counts with them.
     return max(0, after[0] - before[0]), max(0, after[1] - before[1])
-
-
-def _finish_round(live: Live, group: int) -> None:
-    """One untimed step at least, and on to the end of the worker round: the window holds whole rounds only."""
-    take_steps(group - live.stream.batches % group, live.stream, live.step, live.rows, Taken())
 
 
 def _latency_s(live: Live) -> float:

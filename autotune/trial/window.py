@@ -110,7 +110,10 @@ def measure(
     cut_below_samples_per_s: float | None = None,
     chunks: int | None = None,
 ) -> Window:
-    """Runs whole chunks for at least ``window_s`` and at least two of them (one, if it is cut).
+    """Runs whole chunks for at least ``window_s``, of single batches at least two (one, if it is cut).
+
+    A chunk is a whole turn of the workers and of the accumulation, wherever in the turn it begins, so that one that
+    takes as long as the window is enough.
 
     Args:
         stream: Where batches come from.
@@ -122,7 +125,8 @@ def measure(
         cut_below_samples_per_s: End early once the rate is below this.
         chunks: Exactly so many chunks, whatever the time.
     """
-    least, most = (2, math.inf) if chunks is None else (chunks, chunks)
+    fewest = 1 if batches_per_chunk > 1 else 2
+    least, most = (fewest, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
     ends: list[int] = []
     elapsed_s, cut = 0.0, False
