@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -16,8 +17,8 @@ from autotune.measurement import Measured, Probe
 from autotune.settings import Settings
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
-from autotune.trial.timer import WindowTimer
-from autotune.trial.window import Taken, Window, epoch_turn_s, measure, take_steps, warm_up
+from autotune.trial.timer import WindowTimer, synchronize
+from autotune.trial.window import LONG_STEP_S, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
 
 __all__ = ["NotFinite", "run_joint"]
 
@@ -58,11 +59,12 @@ def run_joint(
         if seen.hopeless is not None:
             return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
-    else:
+    elif not live.long_steps:
         take_steps(1, live.stream, live.step, live.rows, Taken())  # it was held still: this wakes everything
     warm = clock()
     window, load = _quiet_window(live, probe, group, clock)
     first, last = _finite_losses(window)
+    live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
     return Measured(
         kind=probe.kind,
         settings=settings,
@@ -102,6 +104,9 @@ def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
         clock=clock,
         # elsewhere a step's host time is only the time to queue it
         cut_below_samples_per_s=probe.cut_below_samples_per_s if on_cpu else None,
+        # compiling and recording of graphs may go on in the second step
+        one_if_long=settings.compile_mode is None and settings.gradient_accumulation_steps == 1,
+        settle=partial(synchronize, live.step.device),
     )
 
 

@@ -41,6 +41,8 @@ class Live:
     rows: RowCounter
     warm: bool = False
     """In its steady state: no stock of batches flatters it."""
+    long_steps: bool = False
+    """Its steps were seen to be long enough to say something one by one."""
 
     @property
     def started(self) -> bool:

@@ -55,7 +55,7 @@ def follow(
 ) -> tuple[float, ...]:
     """Losses of up to ``steps`` real steps over ``batches`` in turn, ended early at clock time ``until``."""
     losses: list[torch.Tensor] = []
-    while len(losses) < steps and (not losses or clock() < until):
+    while len(losses) < steps and clock() < until:
         losses.append(step(batches[len(losses) % len(batches)]))
     return tuple(float(loss) for loss in losses)
 

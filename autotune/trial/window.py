@@ -13,10 +13,12 @@ from autotune.measurement import Chunk
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 
-__all__ = ["Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
+__all__ = ["LONG_STEP_S", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
 
 _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
 _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
+LONG_STEP_S = 0.5
+"""A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
 
@@ -70,6 +72,8 @@ def warm_up(
     least: int,
     clock: Callable[[], float],
     cut_below_samples_per_s: float | None = None,
+    one_if_long: bool = False,
+    settle: Callable[[], object] = lambda: None,
 ) -> Taken:
     """Steps until the loader's first stock no longer flatters it.
 
@@ -81,20 +85,28 @@ def warm_up(
         least: Steps in any case.
         clock: Seconds, monotonic.
         cut_below_samples_per_s: The threshold for windows; a second step far below it ends the warm-up at once.
+        one_if_long: A single step will do where it shows that steps are long.
+        settle: Waits for the device; called after the first step.
 
     The stock is used up after ``stock`` batches, or as soon as a step really waited for its batch.
     """
     seen = Taken()
-    for taken in range(max(least, stock)):
+    taken = 0
+    while taken < max(least, stock):
         begin = clock()
         waited_before, rows_before = seen.waited_s, seen.rows
         take_steps(1, stream, step, rows_of, seen)
+        if not taken:
+            settle()
         waited, spent_s = seen.waited_s - waited_before, clock() - begin
         rows = seen.rows - rows_before
         if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
             seen.hopeless = Chunk(rows, spent_s, waited)
             break
-        if taken >= least and waited > _WAIT_SHARE * spent_s:
+        if not taken and one_if_long and spent_s - waited >= LONG_STEP_S:
+            least = 1
+        taken += 1
+        if taken > least and waited > _WAIT_SHARE * spent_s:
             break
     return seen
 
@@ -125,8 +137,7 @@ def measure(
         cut_below_samples_per_s: End early once the rate is below this.
         chunks: Exactly so many chunks, whatever the time.
     """
-    fewest = 1 if batches_per_chunk > 1 else 2
-    least, most = (fewest, math.inf) if chunks is None else (chunks, chunks)
+    least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
     ends: list[int] = []
     elapsed_s, cut = 0.0, False

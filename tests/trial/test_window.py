@@ -154,6 +154,17 @@ def test_a_slow_first_step_stays_outside_the_window() -> None:
     assert all(chunk.seconds == pytest.approx(0.1) for chunk in window.chunks)
 
 
+def test_a_long_first_step_is_warm_up_enough_where_that_is_allowed() -> None:
+    """Steps of 2 s are not repeated to warm up, and one of them is a window; short ones are repeated."""
+    for step_s, taken in ((2.0, 1), (0.1, 2)):
+        clock = FakeClock()
+        stream = _stream(FakeLoader(clock, batches=100, rows=4))
+        warm_up(stream, _step(clock, step_s), lambda r: r, stock=0, least=2, clock=clock, one_if_long=True)
+        assert stream.batches == taken
+    clock = FakeClock()
+    assert len(_measure(_stream(FakeLoader(clock, batches=9, rows=4)), clock, 2.0).chunks) == 1
+
+
 def test_data_without_a_batch_is_an_error_not_an_endless_loop() -> None:
     """An empty pass raises, first and later passes alike."""
     clock = FakeClock()
