@@ -158,12 +158,11 @@ class SimulatedBench:
         """Compiles, lets cudnn choose, and takes the memory."""
         settings = probe.settings
         if float(memory_gb(self._task, settings)) > self._task.machine.memory_gb:
-            self.clock.spend(_COMPILED_UNTIL_OUT_OF_MEMORY * self._caches.compile_s(settings), "compiling")
+            self.clock.spend(_COMPILED_UNTIL_OUT_OF_MEMORY * self._caches.cold_compile_s(settings), "compiling")
             self.clock.spend(_CLEANING_UP_S, "out of memory")
             where = "accelerator" if self._task.machine.has_gpu else "watchdog"
             return OutOfMemory(kind=probe.kind, settings=settings, where=where, message="simulated")  # type: ignore[arg-type]
-        self.clock.spend(self._caches.compile_s(settings), "compiling")
-        self._caches.compiled(settings)
+        self.clock.spend(self._caches.compiled_s(settings), "compiling")
         self.clock.spend(self._caches.cudnn_s(settings), "cudnn.benchmark")
         return None
 
@@ -277,14 +276,12 @@ class SimulatedBench:
         self.clock.spend(_NUMERICS_BATCHES * rows * task.sample_s, "numerics")
         reference = Settings(batch_size=rows, num_threads=settings.num_threads)
         compared = settings.replace(batch_size=rows, gradient_accumulation_steps=1)
-        self.clock.spend(self._caches.compile_s(compared, "comparison"), "compiling")
-        self._caches.compiled(compared, "comparison")
+        self.clock.spend(self._caches.compiled_s(settings, rows), "compiling")
         reference_s, own_s = float(compute_step_s(task, reference)), float(compute_step_s(task, compared))
         left_s = probe.window_s / 2 - (self.clock.now_s - began)
         followed = settings.precision in ("bf16-mixed", "fp16-mixed")
         steps = int(min(_NUMERICS_STEPS, max(1, left_s / reference_s))) if followed else 0
-        builds = 2 * (1 + followed)
-        self.clock.spend(builds * task.build_s + (1 + steps) * (reference_s + own_s), "numerics")
+        self.clock.spend(task.build_s + (1 + steps) * (reference_s + own_s), "numerics")
         return Measured(
             kind=probe.kind,
             settings=settings,
