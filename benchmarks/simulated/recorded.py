@@ -34,6 +34,7 @@ _SCHEMA_VERSION = 1
 _CUT_AFTER_S = 0.5
 _PROCESS_START_S = 4.0
 _NUMERICS_S = 1.0
+_UNKNOWN_WAIT_SHARE = 0.5
 _SWITCHED = 4.0  # a switch that differs is as far as a batch 16 times as large
 
 
@@ -59,7 +60,8 @@ class RecordedRow:
     kind: ProbeKind = "joint"
     """joint, or a look at the step (compute) or the loader alone."""
     data_wait_share: float | None = None
-    """Share of the window in which the step waited for data."""
+    """Share of the window in which the step waited for data; None: not recorded, taken for a half, so that nothing is
+    ruled out."""
 
     @property
     def rate(self) -> float:
@@ -252,11 +254,13 @@ class RecordedBench:
         cut = probe.cut_below_samples_per_s is not None and rate < probe.cut_below_samples_per_s
         window_s = min(_CUT_AFTER_S, probe.window_s) if cut else probe.window_s
         self.clock.spend(window_s, "windows")
-        waited_s = window_s / 2 * (row.data_wait_share or 0.0)
+        rows = max(1, round(rate * window_s / 2))
+        seconds = rows / rate
+        wait_share = _UNKNOWN_WAIT_SHARE if row.data_wait_share is None else row.data_wait_share
         return Measured(
             kind=probe.kind,
             settings=probe.settings,
-            chunks=(Chunk(max(1, round(rate * window_s / 2)), window_s / 2, waited_s),) * 2,
+            chunks=(Chunk(rows, seconds, wait_share * seconds),) * 2,
             start_s=start_s,
             warmup_s=start_s + warmup_s,
             largest_batch_rows=probe.settings.batch_size or 0,
