@@ -1,0 +1,342 @@
+"""Answers probes as the product's bench does, on a simulated clock.
+
+What takes time is what takes time there: a new process where the last one died, the model, the workers, the first
+batch, compiling (cheap where the disk cache has it), cudnn's trials, the stock that workers have ready, whole worker
+rounds, and windows of at least two of them. Cuts come after half a second or two rounds (on a CPU also after the second
+step of the warm-up), a deadline kills the process, and so does running out of memory on a CPU.
+
+Left out: another process is never noticed (``others_cores`` is None, so that no window is redone), and numbers never
+go wrong: the numerics probe costs its time and always agrees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, TimedOut
+from autotune.settings import Settings
+from benchmarks.simulated.caches import Caches
+from benchmarks.simulated.clock import Clock, Overdue
+from benchmarks.simulated.model import (
+    Step,
+    compute_step_s,
+    epoch_turn_s,
+    joint_step,
+    loader_batch_s,
+    memory_gb,
+)
+from benchmarks.simulated.noise import CPU_NOISE, GPU_NOISE, Noise
+from benchmarks.simulated.task import SimulatedTask
+
+__all__ = ["SimulatedBench"]
+
+_MOST_CHUNKS = 12  # raw samples kept of a window; the product keeps all
+_CUT_AFTER_S = 0.5
+_ONE_STEP_SHARE = 0.44
+_WAIT_SHARE = 0.2
+_MOST_RESIDENT = 3
+_CLEANING_UP_S = 1.0  # after running out of memory
+_COMPILED_UNTIL_OUT_OF_MEMORY = 0.5  # of the time that compiling takes
+_NUMERICS_ROWS, _NUMERICS_BATCHES, _NUMERICS_STEPS = 64, 4, 30
+_RIPPLE = 0.03  # an allocator reserves up to this much more than is used
+
+
+class SimulatedBench:
+    """One run's machine.
+
+    Args:
+        task: What is trained on it.
+        seed: Of the noise.
+        start_s: What a new process takes; None: as the machine has it.
+
+    Attributes:
+        clock: Passes only in here.
+        starts: Processes started.
+        probes: Probes answered.
+        out_of_memory: Those that ran out of memory.
+    """
+
+    def __init__(self, task: SimulatedTask, seed: int, *, start_s: float | None = None) -> None:
+        self._task = task
+        self._start_s = task.machine.process_start_s if start_s is None else start_s
+        random = np.random.default_rng([seed, task.index, 77])
+        self._noise = Noise(GPU_NOISE if task.machine.has_gpu else CPU_NOISE, random)
+        self.clock = Clock()
+        self.starts = self.probes = self.out_of_memory = 0
+        self._alive = False
+        self._caches = Caches(task)
+        self._cached_rows: int | None = None
+        self._resident: dict[Settings, bool] = {}
+
+    def start(self) -> None:
+        """Starts a process."""
+        self.clock.spend(self._start_s, "process start")
+        self.starts += 1
+        self._alive = True
+        self._caches.new_process()
+        self._resident.clear()
+        self._cached_rows = None
+
+    def run(self, probe: Probe) -> Outcome:
+        """What became of ``probe``; ``cost_s`` leaves out the start of a new process."""
+        self.clock.racing = probe.kind == "lap"
+        if not self._alive:
+            self.start()
+        self.probes += 1
+        began = self.clock.now_s
+        self.clock.deadline_s = began + probe.deadline_s
+        try:
+            outcome = self._answer(probe)
+        except Overdue:
+            self._alive = False
+            outcome = TimedOut(kind=probe.kind, settings=probe.settings, deadline_s=probe.deadline_s)
+        finally:
+            self.clock.deadline_s = math.inf
+            self.clock.racing = False
+        if isinstance(outcome, OutOfMemory):
+            self.out_of_memory += 1
+            self._resident.clear()
+            self._alive = self._task.machine.has_gpu
+        return dataclasses.replace(outcome, cost_s=self.clock.now_s - began)
+
+    def _answer(self, probe: Probe) -> Outcome:
+        if probe.kind != "lap":
+            self._resident.clear()
+        match probe.kind:
+            case "joint":
+                return self._joint(probe)
+            case "lap":
+                return self._lap(probe)
+            case "compute":
+                return self._compute(probe)
+            case "loader":
+                return self._loading(probe)
+            case "numerics":
+                return self._numerics(probe)
+
+    def _joint(self, probe: Probe) -> Outcome:
+        start_s = self._start_trial(probe)
+        if isinstance(start_s, OutOfMemory):
+            return start_s
+        step = joint_step(self._task, probe.settings)
+        return self._warmed_window(probe, step, start_s, drains=True)
+
+    def _lap(self, probe: Probe) -> Outcome:
+        settings = probe.settings
+        step = joint_step(self._task, settings)
+        warm = self._resident.pop(settings, None)
+        if warm is not None:
+            outcome = self._warmed_window(probe, step, 0.0, drains=not warm)
+            self._resident[settings] = True
+            return outcome
+        if len(self._resident) >= _MOST_RESIDENT:
+            self._resident.clear()
+        start_s = self._start_trial(probe)
+        if isinstance(start_s, OutOfMemory):
+            return start_s
+        outcome = self._warmed_window(probe, step, start_s, drains=True)
+        self._resident = {other: not other.num_workers for other in self._resident}
+        self._resident[settings] = True
+        return outcome
+
+    def _start_trial(self, probe: Probe) -> float | OutOfMemory:
+        """Model, workers, first batch, compilation; seconds until the first batch."""
+        task, settings = self._task, probe.settings
+        self.clock.spend(task.build_s, "building")
+        began = self.clock.now_s
+        self.clock.spend(settings.num_workers * task.worker_start_s, "worker starts")
+        self.clock.spend((settings.batch_size or 1) * task.sample_s, "first batches")
+        start_s = self.clock.now_s - began
+        failed = self._first_step(probe)
+        return failed or start_s
+
+    def _first_step(self, probe: Probe) -> OutOfMemory | None:
+        """Compiles, lets cudnn choose, and takes the memory."""
+        settings = probe.settings
+        if float(memory_gb(self._task, settings)) > self._task.machine.memory_gb:
+            self.clock.spend(_COMPILED_UNTIL_OUT_OF_MEMORY * self._caches.cold_compile_s(settings), "compiling")
+            self.clock.spend(_CLEANING_UP_S, "out of memory")
+            where = "accelerator" if self._task.machine.has_gpu else "watchdog"
+            return OutOfMemory(kind=probe.kind, settings=settings, where=where, message="simulated")  # type: ignore[arg-type]
+        self.clock.spend(self._caches.compiled_s(settings), "compiling")
+        self.clock.spend(self._caches.cudnn_s(settings), "cudnn.benchmark")
+        return None
+
+    def _warmed_window(self, probe: Probe, step: Step, start_s: float, *, drains: bool) -> Measured:
+        """Warm-up until the workers' stock is used up, the rest of the worker round, one window."""
+        settings, began = probe.settings, self.clock.now_s
+        step_s, waited_s = float(step.seconds), float(step.waited_s)
+        group = math.lcm(max(1, settings.num_workers), settings.gradient_accumulation_steps)
+        done = 0
+        if drains:
+            cut_below = probe.cut_below_samples_per_s
+            if cut_below and not self._task.machine.has_gpu:
+                rate = (settings.batch_size or 1) / max(step_s - waited_s, 1e-9)
+                if rate < _ONE_STEP_SHARE * cut_below:
+                    return self._given_up(probe, step, start_s)
+            done = self._warm_steps(settings, starved=waited_s > _WAIT_SHARE * step_s)
+            self.clock.spend(done * step_s, "warm-up")
+        self.clock.spend((group - done % group) * step_s, "warm-up")
+        warmup_s = start_s + self.clock.now_s - began
+        chunks, cut = self._window(probe, step_s, waited_s, group)
+        return Measured(
+            kind=probe.kind,
+            settings=settings,
+            chunks=chunks,
+            epoch_rows=self._task.samples,
+            epoch_turn_s=self._turn_s(settings, chunks, start_s),
+            start_s=start_s,
+            warmup_s=warmup_s,
+            steps=done + len(chunks),
+            largest_batch_rows=settings.batch_size or 0,
+            cut=cut,
+            **self._peaks(settings),
+        )
+
+    def _warm_steps(self, settings: Settings, *, starved: bool) -> int:
+        """Steps until the first stock is gone: a starved step shows it once each worker's first batch is used."""
+        if not settings.num_workers:
+            return 2
+        ahead = 1 if starved else settings.prefetch_factor or 1
+        return max(2, settings.num_workers * ahead)
+
+    def _given_up(self, probe: Probe, step: Step, start_s: float) -> Measured:
+        """The second step of the warm-up was hopelessly slow."""
+        step_s, waited_s = float(step.seconds), float(step.waited_s)
+        self.clock.spend(2 * step_s, "warm-up")
+        rows = probe.settings.batch_size or 1
+        return Measured(
+            kind=probe.kind,
+            settings=probe.settings,
+            chunks=(Chunk(rows, step_s, waited_s),),
+            start_s=start_s,
+            warmup_s=start_s + 2 * step_s,
+            steps=2,
+            largest_batch_rows=rows,
+            cut=True,
+        )
+
+    def _compute(self, probe: Probe) -> Outcome:
+        task, settings = self._task, probe.settings
+        rows = settings.batch_size or 1
+        if rows != self._cached_rows:
+            self.clock.spend(rows * task.sample_s, "first batches")
+            self._cached_rows = rows
+        self.clock.spend(task.build_s, "building")
+        failed = self._first_step(probe)
+        if failed is not None:
+            return failed
+        step_s, accumulation = float(compute_step_s(task, settings)), settings.gradient_accumulation_steps
+        began = self.clock.now_s
+        warm_steps = 2 if probe.steps is None else min(1, probe.steps - 1)
+        self.clock.spend(warm_steps * accumulation * step_s, "warm-up")
+        warmup_s = self.clock.now_s - began
+        exactly = None if probe.steps is None else probe.steps - warm_steps
+        chunks, cut = self._window(probe, step_s, 0.0, accumulation, exactly)
+        return Measured(
+            kind=probe.kind,
+            settings=settings,
+            chunks=chunks,
+            warmup_s=warmup_s,
+            largest_batch_rows=rows,
+            cut=cut,
+            **self._peaks(settings),
+        )
+
+    def _loading(self, probe: Probe) -> Outcome:
+        task, settings = self._task, probe.settings
+        began = self.clock.now_s
+        self.clock.spend(settings.num_workers * task.worker_start_s, "worker starts")
+        self.clock.spend((settings.batch_size or 1) * task.sample_s, "first batches")
+        start_s = self.clock.now_s - began
+        batch_s, group = float(loader_batch_s(task, settings)), max(1, settings.num_workers)
+        self.clock.spend((1 if group == 1 else group) * batch_s, "warm-up")
+        warmup_s = self.clock.now_s - began
+        chunks, _ = self._window(dataclasses.replace(probe, cut_below_samples_per_s=None), batch_s, 0.0, group)
+        return Measured(
+            kind=probe.kind,
+            settings=settings,
+            chunks=chunks,
+            epoch_rows=task.samples,
+            epoch_turn_s=start_s if settings.num_workers else 0.0,
+            start_s=start_s,
+            warmup_s=warmup_s,
+            largest_batch_rows=settings.batch_size or 0,
+        )
+
+    def _numerics(self, probe: Probe) -> Outcome:
+        """Two models on the same few rows; reduced precision is followed for some steps."""
+        task, settings = self._task, probe.settings
+        rows = min(settings.batch_size or 1, _NUMERICS_ROWS)
+        began = self.clock.now_s
+        self.clock.spend(_NUMERICS_BATCHES * rows * task.sample_s, "numerics")
+        reference = Settings(batch_size=rows, num_threads=settings.num_threads)
+        compared = settings.replace(batch_size=rows, gradient_accumulation_steps=1)
+        self.clock.spend(self._caches.compiled_s(settings, rows), "compiling")
+        reference_s, own_s = float(compute_step_s(task, reference)), float(compute_step_s(task, compared))
+        left_s = probe.window_s / 2 - (self.clock.now_s - began)
+        followed = settings.precision in ("bf16-mixed", "fp16-mixed")
+        steps = int(min(_NUMERICS_STEPS, max(1, left_s / reference_s))) if followed else 0
+        self.clock.spend(task.build_s + (1 + steps) * (reference_s + own_s), "numerics")
+        return Measured(
+            kind=probe.kind,
+            settings=settings,
+            chunks=(),
+            steps=steps,
+            first_loss=1.0,
+            loss_error=0.0,
+            loss_drift=0.0 if followed else None,
+            drift_steps=steps,
+            warmup_s=self.clock.now_s - began,
+        )
+
+    def _window(
+        self, probe: Probe, step_s: float, waited_s: float, group: int, exactly: int | None = None
+    ) -> tuple[tuple[Chunk, ...], bool]:
+        """Whole groups of steps until the time is up, at least two; fewer where the rate is hopeless."""
+        rows = probe.settings.batch_size or 1
+        planned = exactly or max(2, math.ceil(probe.window_s / (group * step_s)))
+        factor = self._noise.of_window(self.clock.now_s)
+        chunks: list[Chunk] = []
+        elapsed_s, groups, cut_below = 0.0, 0, probe.cut_below_samples_per_s
+        for size in _split(planned, _MOST_CHUNKS):
+            steps = size * group
+            seconds = steps * step_s / (factor * self._noise.of_chunk(steps * step_s, steps))
+            self.clock.spend(seconds, "windows")
+            chunks.append(Chunk(steps * rows, seconds, seconds * waited_s / step_s))
+            elapsed_s, groups = elapsed_s + seconds, groups + size
+            judged = elapsed_s >= _CUT_AFTER_S or groups >= 2
+            if cut_below and judged and sum(chunk.rows for chunk in chunks) < cut_below * elapsed_s:
+                return tuple(chunks), True
+        return tuple(chunks), False
+
+    def _turn_s(self, settings: Settings, chunks: tuple[Chunk, ...], start_s: float) -> float:
+        """What a trial takes an epoch's turn for: as seen where a window crossed one, else the start's latency."""
+        if sum(chunk.rows for chunk in chunks) >= self._task.samples:
+            return float(epoch_turn_s(self._task, settings)) * self._noise.about(0.2)
+        if not settings.num_workers:
+            return 0.0
+        first_batch_s = (settings.batch_size or 1) * self._task.sample_s
+        starts_s = settings.num_workers * self._task.worker_start_s
+        return first_batch_s if settings.persistent_workers else starts_s + first_batch_s
+
+    def _peaks(self, settings: Settings) -> dict[str, Any]:
+        used = float(memory_gb(self._task, settings))
+        rippled = used * (1 + _RIPPLE * _fraction(settings.batch_size or 1, self._task.index))
+        peak_bytes = int(min(rippled, self._task.machine.memory_gb) * 1e9)
+        return {"peak_accelerator_bytes" if self._task.machine.has_gpu else "peak_ram_bytes": peak_bytes}
+
+
+def _split(count: int, most: int) -> list[int]:
+    """``count`` in at most ``most`` nearly equal parts."""
+    parts = min(count, most)
+    return [count // parts + (place < count % parts) for place in range(parts)]
+
+
+def _fraction(one: int, other: int) -> float:
+    """A fixed number between 0 and 1."""
+    return (one * 2654435761 + other * 40503) % 2**20 / 2**20
