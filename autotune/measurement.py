@@ -134,6 +134,8 @@ class Measured:
     """CPU cores' worth of time used on our cores by other processes; None where it cannot be read."""
     redone: int = 0
     """Windows thrown away because other processes used the CPU."""
+    resident: bool = False
+    """lap only: its live objects stay for its next lap."""
     cut: bool = False
     """Stopped early: clearly below ``Probe.cut_below_samples_per_s``."""
     peak_ram_bytes: int | None = None

@@ -141,7 +141,7 @@ def test_the_order_is_reversed_every_round() -> None:
     machine = Machine({A: 1.0, B: 1.0, C: 1.0})
     results = machine.race(B, C, budget_s=60.0)
     timed = [probe.settings for probe in machine.probes[3:]]
-    assert timed == ([A, B, C, C, B, A] * 5)[: len(timed)]
+    assert timed == ([A, B, C, C, B, A] * 8)[: len(timed)]
     assert len(timed) == 3 * results[0].rounds
     assert {probe.kind for probe in machine.probes} == {"lap"}
 
@@ -189,7 +189,7 @@ def test_the_budget_is_kept_and_rounds_stay_between_their_limits(budget_s: float
     machine = Machine({A: 1.0, B: 1.0}, lap_overhead_s=overhead_s)
     (result,) = machine.race(B, budget_s=budget_s)
     assert result.undecided is None
-    assert 5 <= result.rounds <= 9
+    assert 5 <= result.rounds <= 16
     assert machine.now_s <= budget_s
     assert result.seconds == pytest.approx(machine.now_s)
     assert result.lap_s is not None

@@ -33,8 +33,8 @@ def compared_as(settings: Settings, baseline: Settings) -> Settings:
     """
     numbers = {name: getattr(settings, name) for name in CHANGES_NUMBERS}
     rows = settings.batch_size
-    if rows is not None and settings.compile_mode is None:
-        rows = min(rows, COMPARED_ROWS)
+    if rows is not None and settings.compile_mode is None:  # the baseline's batch is known to fit in fp32
+        rows = min(baseline.batch_size or rows, COMPARED_ROWS)
     alone = baseline.replace(num_workers=0, pin_memory=False, length_grouped=False, batch_size=rows, **numbers)
     return alone.replace(gradient_accumulation_steps=1, activation_checkpointing=settings.activation_checkpointing)
 

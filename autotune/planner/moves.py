@@ -56,6 +56,14 @@ class Search(Protocol):
         """Seconds left for the search."""
         ...
 
+    def compile_cap_s(self) -> float:
+        """Longest a trial may compile."""
+        ...
+
+    def step_cap_s(self) -> float:
+        """Longest step that a grown batch may lead to."""
+        ...
+
 
 Moves = Generator[Move, Outcome | None, None]
 """Yields moves, is sent their outcomes: None where a move may not be made or was made before and failed."""

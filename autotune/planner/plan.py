@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import DataCosts, Measured, Outcome, Probe
+from autotune.measurement import DataCosts, Measured, Outcome, Probe, ProbeKind
 from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
@@ -21,7 +21,8 @@ from autotune.planner.gpu_stages import GPU_STAGES
 from autotune.planner.ledger import Ledger
 from autotune.planner.loader_faults import pinning_fault, workers_do_not_run
 from autotune.planner.moves import Move, Stage
-from autotune.planner.pace import Pace, race_reserve_s
+from autotune.planner.pace import Pace
+from autotune.planner.reserve import race_reserve_s
 from autotune.planner.worst_case import WorstCases
 from autotune.settings import Settings
 from autotune.space import Candidates
@@ -31,6 +32,8 @@ __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
 _LIMITED = "Some settings were not tried for lack of room"
+_PARTS: tuple[ProbeKind, ...] = ("compute", "loader")
+_PART_TIMES = 1.5  # what looking at a part may take, in joint trials
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
 
@@ -131,9 +134,21 @@ class Plan:
         """Seconds left for the search, the race's share kept back."""
         return self.until_end_s() - self._reserve_s()
 
-    def until_end_s(self) -> float:
-        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used."""
-        return self.started_s + self.budget_s - self.clock() - self.ask.due_s
+    def until_end_s(self, *, starting: bool = True) -> float:
+        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used.
+
+        Args:
+            starting: False: the whole time, that start included.
+        """
+        return self.started_s + self.budget_s - self.clock() - (self.ask.due_s if starting else 0.0)
+
+    def compile_cap_s(self) -> float:
+        """Longest a trial may compile: its numbers are compared afterwards, or a new process is started."""
+        return (self.left_s() - self.ask.start_s) / (1 + self.pace.comparison_share)
+
+    def step_cap_s(self) -> float:
+        """Longest step that a grown batch may lead to."""
+        return min(self.pace.step_cap_s, self.pace.step_cap_share * self.budget_s)
 
     def stop(self, reason: str) -> None:
         """Notes why the search ended."""
@@ -206,7 +221,7 @@ class Plan:
         if move.kind != "loader" and (self.ledger.too_large(settings) or self.worst.too_large(settings)):
             return None
         outcome = self.asked(self._probe(move, settings))
-        return None if self._gate.forbids_precision(outcome) or self.worst.breaks(outcome) else outcome
+        return None if self._gate.refuses(outcome) or self.worst.breaks(outcome) else outcome
 
     def _say_not_reached(self) -> None:
         """Knobs with values of their own that no trial has varied yet."""
@@ -283,11 +298,13 @@ class Plan:
         return tuple(finalists)
 
     def _look_at_parts(self) -> None:
-        """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""
-        best = self.best.settings
-        for move in (Move(best, "compute"), Move(best, "loader")):
-            if self.left_s() > 2 * self._cost_s(move):
-                self._made(move)
+        """Step and loader alone under the best settings, if there is time: they say what bounds the speed.
+
+        Each starts what the joint trial started, which is as long as it may take.
+        """
+        for kind in _PARTS:
+            if self.left_s() > _PART_TIMES * self.best.cost_s + self.ask.start_s:
+                self._made(Move(self.best.settings, kind))
 
     def _fits(self, measured: Measured) -> bool:
         share = 1 - self.memory_margin
@@ -298,7 +315,8 @@ class Plan:
         return measured.peak_ram_bytes is None or measured.peak_ram_bytes <= share * self.candidates.limits.ram_bytes
 
     def _reserve_s(self) -> float:
-        measured = [one for one in self.ledger.outcomes.values() if isinstance(one, Measured)]
-        set_up = max((one.start_s + one.warmup_s for one in measured), default=None)
-        nothing_yet = self.ledger.baseline is not None and self.best.settings == self.candidates.baseline
-        return race_reserve_s(self.budget_s, self.pace, set_up_s=set_up, entries=2, short=nothing_yet)
+        ranked, baseline = self.ledger.ranked(), self.ledger.baseline
+        if baseline is None:
+            return race_reserve_s(self.budget_s, self.pace, ())
+        best = [] if ranked[0].settings == baseline.settings else ranked[:1]
+        return race_reserve_s(self.budget_s, self.pace, (baseline, *best))

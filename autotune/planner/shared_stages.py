@@ -14,6 +14,9 @@ from autotune.space import allowed_part
 __all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "resume", "same_batch"]
 
 
+_FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
+
+
 def resume(search: Search) -> Moves:
     """What an earlier run found to be fastest; without its compilation where there is no time for it."""
     earlier = search.earlier
@@ -23,7 +26,7 @@ def resume(search: Search) -> Moves:
     settings = allowed_part(earlier, search.candidates, cores=search.hardware.cores)
     if settings.compile_mode is not None and search.left_s() < search.pace.compile_least_s:
         settings = settings.replace(compile_mode=None, compile_scope=start.settings.compile_scope)
-    outcome = yield Move(settings, cap_s=search.left_s() if settings.compile_mode else None)
+    outcome = yield Move(settings, cap_s=search.compile_cap_s() if settings.compile_mode else None)
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
         search.guess = settings.replace(compile_mode=start.settings.compile_mode)
 
@@ -77,15 +80,19 @@ def compile_last(search: Search) -> Moves:
     if reason is not None:
         search.skipped["compile_mode"] = reason
         return
-    launch_bound = search.candidates.locked and _step_time_is_constant(search)
+    launch_bound = _step_time_is_constant(search)
     for mode in _modes(values, launch_bound=launch_bound):
+        if mode == "reduce-overhead" and not launch_bound:
+            continue  # it saves the launching of kernels, which is not what takes the time
         if search.left_s() < search.pace.compile_least_s:
             return
         start = search.best
-        outcome = yield Move(start.settings.replace(compile_mode=mode), cap_s=search.left_s())
+        outcome = yield Move(start.settings.replace(compile_mode=mode), cap_s=search.compile_cap_s())
         if not gained(outcome, start.samples_per_s, search.pace.accept_gain) and mode == "default":
             if "blocks" in search.candidates.values.get("compile_scope", ()):
-                yield Move(start.settings.replace(compile_mode=mode, compile_scope="blocks"), cap_s=search.left_s())
+                yield Move(
+                    start.settings.replace(compile_mode=mode, compile_scope="blocks"), cap_s=search.compile_cap_s()
+                )
             return
 
 
@@ -105,10 +112,14 @@ def local_moves(search: Search) -> Moves:
 
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
     moves = [*_number_moves(search, settings, chance), *_flag_moves(search, settings)]
+    if not moves:
+        return None
     for change in chance.sample(moves, min(len(moves), chance.choice((1, 1, 2)))):
         workers = change.pop("num_workers", None)
         settings = (settings if workers is None else search.candidates.shared(settings, workers)).replace(**change)
     factor = chance.choice((None, None, 0.5, 0.7, 1.4, 2.0))
+    if settings.compile_mode is not None:
+        return settings  # another batch would be compiled anew
     return settings if factor is None else batch_times(search, settings, factor) or settings
 
 
@@ -124,14 +135,14 @@ def _number_moves(search: Search, settings: Settings, chance: random.Random) -> 
 
 
 def _flag_moves(search: Search, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Flags turned on or off; none turned on under compilation, which each would start anew, nor a hopeless one."""
-    baseline = search.candidates.baseline
-    for name in ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark"):
+    """Flags turned on or off; under compilation only those that it does not start anew for, and no hopeless one."""
+    baseline, compiled = search.candidates.baseline, settings.compile_mode is not None
+    for name in ("optimizer_implementation",) if compiled else _FLAGS:
         for value in search.candidates.values.get(name, ()):
             now = getattr(settings, name)
             if now == value:
                 yield {name: getattr(baseline, name)}
-            elif settings.compile_mode is None and not search.ledger.hopeless(name, value):
+            elif not search.ledger.hopeless(name, value):
                 yield {name: value}
 
 

@@ -24,6 +24,7 @@ __all__ = ["NotFinite", "run_joint"]
 
 _OTHERS_CORES = 0.25  # other processes took this many of our cores: the window says little
 _REDOS = 2
+_STARVED_SHARE = 0.05  # of a window spent waiting: batches that lie ready would flatter the next
 
 
 class NotFinite(Exception):
@@ -64,6 +65,9 @@ def run_joint(
     warm = clock()
     window, load = _quiet_window(live, probe, group, clock)
     first, last = _finite_losses(window)
+    live.starved = math.fsum(chunk.waited_s for chunk in window.chunks) >= _STARVED_SHARE * math.fsum(
+        chunk.seconds for chunk in window.chunks
+    )
     live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
     return Measured(
         kind=probe.kind,
@@ -100,6 +104,7 @@ def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
         live.step,
         live.rows,
         stock=settings.num_workers * (settings.prefetch_factor or 0),
+        workers=None if live.started else settings.num_workers,
         least=max(2, settings.gradient_accumulation_steps),  # the first optimizer step allocates its state
         clock=clock,
         # elsewhere a step's host time is only the time to queue it

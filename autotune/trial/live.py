@@ -41,6 +41,8 @@ class Live:
     rows: RowCounter
     warm: bool = False
     """In its steady state: no stock of batches flatters it."""
+    starved: bool = False
+    """It was seen to wait for its loader."""
     long_steps: bool = False
     """Its steps were seen to be long enough to say something one by one."""
 

@@ -19,6 +19,7 @@ _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the 
 _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
 LONG_STEP_S = 0.5
 """A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
+_SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
 
@@ -71,6 +72,7 @@ def warm_up(
     stock: int,
     least: int,
     clock: Callable[[], float],
+    workers: int | None = None,
     cut_below_samples_per_s: float | None = None,
     one_if_long: bool = False,
     settle: Callable[[], object] = lambda: None,
@@ -81,24 +83,28 @@ def warm_up(
         stream: Where batches come from.
         step: One micro-batch of training.
         rows_of: Rows of a batch.
-        stock: Batches the workers may have ready at the start (workers × prefetch).
+        stock: Batches the workers may have ready at most (workers × prefetch).
         least: Steps in any case.
         clock: Seconds, monotonic.
+        workers: Batches that are ready when the first is: one of each worker. None: all of the stock, as after a pause.
         cut_below_samples_per_s: The threshold for windows; a second step far below it ends the warm-up at once.
         one_if_long: A single step will do where it shows that steps are long.
-        settle: Waits for the device; called after the first step.
+        settle: Waits for the device; called after the first two steps.
 
-    The stock is used up after ``stock`` batches, or as soon as a step really waited for its batch.
+    The stock is used up as soon as a step really waited for its batch. More of it than one batch a worker is ready only
+    after a first step that took long for once, as compiling does.
     """
     seen = Taken()
+    own_s: list[float] = []
     taken = 0
-    while taken < max(least, stock):
+    while taken < max(least, _ready(stock, workers, own_s)):
         begin = clock()
         waited_before, rows_before = seen.waited_s, seen.rows
         take_steps(1, stream, step, rows_of, seen)
-        if not taken:
+        if taken < 2:
             settle()
         waited, spent_s = seen.waited_s - waited_before, clock() - begin
+        own_s.append(spent_s - waited)
         rows = seen.rows - rows_before
         if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
             seen.hopeless = Chunk(rows, spent_s, waited)
@@ -109,6 +115,13 @@ def warm_up(
         if taken > least and waited > _WAIT_SHARE * spent_s:
             break
     return seen
+
+
+def _ready(stock: int, workers: int | None, own_s: list[float]) -> int:
+    """Batches that lay ready at most, by what the first two steps took."""
+    if workers is None or len(own_s) < 2:
+        return stock
+    return stock if own_s[0] > _SLOW_TIMES * own_s[1] + _SLOW_S else min(stock, workers)
 
 
 def measure(

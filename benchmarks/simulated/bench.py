@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, TimedOut
+from autotune.measurement import COMPARED_ROWS, Chunk, Measured, Outcome, OutOfMemory, Probe, TimedOut
 from autotune.settings import Settings
+from autotune.trial.window import LONG_STEP_S
 from benchmarks.simulated.caches import Caches
 from benchmarks.simulated.clock import Clock, Overdue
 from benchmarks.simulated.model import (
@@ -41,7 +42,7 @@ _WAIT_SHARE = 0.2
 _MOST_RESIDENT = 3
 _CLEANING_UP_S = 1.0  # after running out of memory
 _COMPILED_UNTIL_OUT_OF_MEMORY = 0.5  # of the time that compiling takes
-_NUMERICS_ROWS, _NUMERICS_BATCHES, _NUMERICS_STEPS = 64, 4, 30
+_COMPARED_BATCHES, _NUMERICS_STEPS = 4, 30
 _RIPPLE = 0.03  # an allocator reserves up to this much more than is used
 
 
@@ -70,6 +71,7 @@ class SimulatedBench:
         self._alive = False
         self._caches = Caches(task)
         self._cached_rows: int | None = None
+        self._slow_first = False
         self._resident: dict[Settings, bool] = {}
 
     def start(self) -> None:
@@ -132,16 +134,16 @@ class SimulatedBench:
         if warm is not None:
             outcome = self._warmed_window(probe, step, 0.0, drains=not warm)
             self._resident[settings] = True
-            return outcome
+            return dataclasses.replace(outcome, resident=True)
         if len(self._resident) >= _MOST_RESIDENT:
             self._resident.clear()
         start_s = self._start_trial(probe)
         if isinstance(start_s, OutOfMemory):
             return start_s
         outcome = self._warmed_window(probe, step, start_s, drains=True)
-        self._resident = {other: not other.num_workers for other in self._resident}
+        self._resident = {other: not (other.num_workers and self._starved(other)) for other in self._resident}
         self._resident[settings] = True
-        return outcome
+        return dataclasses.replace(outcome, resident=True)
 
     def _start_trial(self, probe: Probe) -> float | OutOfMemory:
         """Model, workers, first batch, compilation; seconds until the first batch."""
@@ -162,12 +164,14 @@ class SimulatedBench:
             self.clock.spend(_CLEANING_UP_S, "out of memory")
             where = "accelerator" if self._task.machine.has_gpu else "watchdog"
             return OutOfMemory(kind=probe.kind, settings=settings, where=where, message="simulated")  # type: ignore[arg-type]
-        self.clock.spend(self._caches.compiled_s(settings), "compiling")
-        self.clock.spend(self._caches.cudnn_s(settings), "cudnn.benchmark")
+        once_s = self._caches.compiled_s(settings), self._caches.cudnn_s(settings)
+        self._slow_first = sum(once_s) > 0.2
+        self.clock.spend(once_s[0], "compiling")
+        self.clock.spend(once_s[1], "cudnn.benchmark")
         return None
 
     def _warmed_window(self, probe: Probe, step: Step, start_s: float, *, drains: bool) -> Measured:
-        """Warm-up until the workers' stock is used up, the rest of the worker round, one window."""
+        """Warm-up until the workers' stock is used up, one window."""
         settings, began = probe.settings, self.clock.now_s
         step_s, waited_s = float(step.seconds), float(step.waited_s)
         group = math.lcm(max(1, settings.num_workers), settings.gradient_accumulation_steps)
@@ -178,9 +182,10 @@ class SimulatedBench:
                 rate = (settings.batch_size or 1) / max(step_s - waited_s, 1e-9)
                 if rate < _ONE_STEP_SHARE * cut_below:
                     return self._given_up(probe, step, start_s)
-            done = self._warm_steps(settings, starved=waited_s > _WAIT_SHARE * step_s)
-            self.clock.spend(done * step_s, "warm-up")
-        self.clock.spend((group - done % group) * step_s, "warm-up")
+            done = self._warm_steps(settings, step_s - waited_s, starved=waited_s > _WAIT_SHARE * step_s)
+        elif step_s < LONG_STEP_S:
+            done = 1
+        self.clock.spend(done * step_s, "warm-up")
         warmup_s = start_s + self.clock.now_s - began
         chunks, cut = self._window(probe, step_s, waited_s, group)
         return Measured(
@@ -197,12 +202,18 @@ class SimulatedBench:
             **self._peaks(settings),
         )
 
-    def _warm_steps(self, settings: Settings, *, starved: bool) -> int:
+    def _warm_steps(self, settings: Settings, own_s: float, *, starved: bool) -> int:
         """Steps until the first stock is gone: a starved step shows it once each worker's first batch is used."""
+        eager = settings.compile_mode is None and settings.gradient_accumulation_steps == 1
+        least = 1 if eager and own_s >= LONG_STEP_S else max(2, settings.gradient_accumulation_steps)
         if not settings.num_workers:
-            return 2
-        ahead = 1 if starved else settings.prefetch_factor or 1
-        return max(2, settings.num_workers * ahead)
+            return least
+        ahead = settings.prefetch_factor or 1 if self._slow_first and not starved else 1
+        return max(least, settings.num_workers * ahead)
+
+    def _starved(self, settings: Settings) -> bool:
+        step = joint_step(self._task, settings)
+        return float(step.waited_s) > 0.05 * float(step.seconds)
 
     def _given_up(self, probe: Probe, step: Step, start_s: float) -> Measured:
         """The second step of the warm-up was hopelessly slow."""
@@ -232,7 +243,8 @@ class SimulatedBench:
             return failed
         step_s, accumulation = float(compute_step_s(task, settings)), settings.gradient_accumulation_steps
         began = self.clock.now_s
-        warm_steps = 2 if probe.steps is None else min(1, probe.steps - 1)
+        long_step = settings.compile_mode is None and step_s * accumulation >= LONG_STEP_S
+        warm_steps = (1 if long_step else 2) if probe.steps is None else min(1, probe.steps - 1)
         self.clock.spend(warm_steps * accumulation * step_s, "warm-up")
         warmup_s = self.clock.now_s - began
         exactly = None if probe.steps is None else probe.steps - warm_steps
@@ -271,16 +283,19 @@ class SimulatedBench:
     def _numerics(self, probe: Probe) -> Outcome:
         """Two models on the same few rows; reduced precision is followed for some steps."""
         task, settings = self._task, probe.settings
-        rows = min(settings.batch_size or 1, _NUMERICS_ROWS)
         began = self.clock.now_s
-        self.clock.spend(_NUMERICS_BATCHES * rows * task.sample_s, "numerics")
+        compiled = settings.compile_mode is not None
+        rows = (settings.batch_size or 1) if compiled else min(settings.batch_size or 1, COMPARED_ROWS)
+        self._load_compared(rows, began + probe.window_s / 2, compiled=compiled)
         reference = Settings(batch_size=rows, num_threads=settings.num_threads)
+        if compiled:
+            reference = settings.replace(compile_mode=None)
         compared = settings.replace(batch_size=rows, gradient_accumulation_steps=1)
         self.clock.spend(self._caches.compiled_s(settings, rows), "compiling")
         reference_s, own_s = float(compute_step_s(task, reference)), float(compute_step_s(task, compared))
         left_s = probe.window_s / 2 - (self.clock.now_s - began)
-        followed = settings.precision in ("bf16-mixed", "fp16-mixed")
-        steps = int(min(_NUMERICS_STEPS, max(1, left_s / reference_s))) if followed else 0
+        followed = settings.precision in ("bf16-mixed", "fp16-mixed") and not compiled
+        steps = int(min(_NUMERICS_STEPS, max(0, math.ceil(left_s / reference_s)))) if followed else 0
         self.clock.spend(task.build_s + (1 + steps) * (reference_s + own_s), "numerics")
         return Measured(
             kind=probe.kind,
@@ -289,17 +304,28 @@ class SimulatedBench:
             steps=steps,
             first_loss=1.0,
             loss_error=0.0,
-            loss_drift=0.0 if followed else None,
+            loss_drift=0.0 if steps else None,
             drift_steps=steps,
             warmup_s=self.clock.now_s - began,
         )
 
+    def _load_compared(self, rows: int, until_s: float, *, compiled: bool) -> None:
+        """Up to four batches until a time; of compiled settings the one that is kept."""
+        if compiled and rows == self._cached_rows:
+            return
+        for _ in range(1 if compiled else _COMPARED_BATCHES):
+            self.clock.spend(rows * self._task.sample_s, "numerics")
+            if self.clock.now_s > until_s:
+                break
+        if compiled:
+            self._cached_rows = rows
+
     def _window(
         self, probe: Probe, step_s: float, waited_s: float, group: int, exactly: int | None = None
     ) -> tuple[tuple[Chunk, ...], bool]:
-        """Whole groups of steps until the time is up, at least two; fewer where the rate is hopeless."""
+        """Whole groups of steps until the time is up; fewer where the rate is hopeless."""
         rows = probe.settings.batch_size or 1
-        planned = exactly or max(2, math.ceil(probe.window_s / (group * step_s)))
+        planned = exactly or max(1, math.ceil(probe.window_s / (group * step_s)))
         factor = self._noise.of_window(self.clock.now_s)
         chunks: list[Chunk] = []
         elapsed_s, groups, cut_below = 0.0, 0, probe.cut_below_samples_per_s
