@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.planner.loader_faults import worker_fault
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
-from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, resume, same_batch
+from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, playoff, rescue, resume, same_batch
 
 __all__ = ["CPU_STAGES"]
 
@@ -25,26 +25,30 @@ def split_cores(search: Search) -> Moves:
 
 
 def grow_batch(search: Search) -> Moves:
-    """A much larger batch; on by doubling while that pays, back to half the step where it does not."""
-    before = search.best
-    grown = batch_times(search, before.settings, search.pace.batch_step)
-    if grown is None:
-        return
-    yield Move(grown)
-    if search.best.settings != grown:
+    """A much larger batch, again while that pays; then to and fro by half of that."""
+    start = search.best
+    while True:
+        before = search.best
+        grown = batch_times(search, before.settings, search.pace.batch_step)
+        if grown is None:
+            return
+        outcome = yield Move(grown)
+        # On only where it pays, and where it leaves the memory margin.
+        if search.best.settings != grown or not gained(outcome, before.samples_per_s, search.pace.large_batch_gain):
+            break
+    if search.best.settings == start.settings:
         for factor in (2, 0.5):
-            other = batch_times(search, before.settings, factor)
+            other = batch_times(search, start.settings, factor)
             if other is not None:
                 yield Move(other)
         return
-    while True:
+    for factor in (2, 0.5):  # the best lies between what was tried
         before = search.best
-        doubled = batch_times(search, before.settings, 2)
-        if doubled is None:
-            return
-        outcome = yield Move(doubled)
-        if not gained(outcome, before.samples_per_s, search.pace.batch_gain) or search.best.settings != doubled:
-            return  # also where it does not leave the memory margin
+        other = batch_times(search, before.settings, factor)
+        if other is not None:
+            outcome = yield Move(other)
+            if gained(outcome, before.samples_per_s, search.pace.batch_gain):
+                return
 
 
 def flags(search: Search) -> Moves:
@@ -90,6 +94,7 @@ CPU_STAGES: tuple[Stage, ...] = (
     compile_last,
     same_batch,
     local_moves,
+    playoff,
 )
 
 

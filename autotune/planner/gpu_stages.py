@@ -16,6 +16,7 @@ _EARLY_SPEEDUP = 3.0  # of the step over the baseline's, assumed when workers ar
 _LOADER_SHARE = 0.8  # of (cores - 1) workers' ideal rate that a loader reaches in practice
 _NEVER_HURT = ("optimizer_implementation", "cudnn_benchmark")
 _FEW_WORKERS = 4  # more of them keep enough ready with torch's two batches each
+_MORE_WORKERS = 1.5  # times what there were
 _LONG_STEP_S = 0.2  # beside it, no batch that was late matters
 _COMPUTE_SHARE = 0.85  # a joint rate below this share of the step's own leaves something to the loader
 
@@ -100,6 +101,19 @@ def verify_together(search: Search) -> Moves:
             yield Move(_shared(search, search.guess, count))
 
 
+def feed(search: Search) -> Moves:
+    """More workers while the step, faster by now, still waits for them."""
+    while (search.best.data_wait_share or 0.0) > search.pace.no_workers_below:
+        best = search.best.settings
+        most = min(search.hardware.cores - 1, search.candidates.most_workers)
+        more = min(most, math.ceil(_MORE_WORKERS * best.num_workers))
+        if not 0 < best.num_workers < more or "num_workers" in search.candidates.dropped:
+            return
+        yield Move(_shared(search, best, more))
+        if search.best.settings == best:
+            return
+
+
 GPU_STAGES: tuple[Stage, ...] = (
     measure_parts,
     resume,
@@ -111,6 +125,7 @@ GPU_STAGES: tuple[Stage, ...] = (
     verify_together,
     same_batch,
     compile_last,
+    feed,
     same_batch,
     local_moves,
 )

@@ -31,11 +31,16 @@ class Ledger:
         self.outcomes: dict[Settings, Outcome] = {}
         self.parts: dict[tuple[ProbeKind, Settings], Outcome] = {}
         self.banned: dict[Settings, str] = {}
+        self.looks: dict[Settings, list[Measured]] = {}
 
     def add(self, outcome: Outcome) -> None:
-        """Notes an outcome."""
+        """Notes an outcome; of several looks at a setting, the one in the middle (of two, the lower) counts."""
         if outcome.kind == "joint":
-            self.outcomes[outcome.settings] = outcome
+            looks = self.looks.setdefault(outcome.settings, [])
+            if isinstance(outcome, Measured):
+                looks.append(outcome)
+                looks.sort(key=lambda look: look.samples_per_s)
+            self.outcomes[outcome.settings] = looks[(len(looks) - 1) // 2] if looks else outcome
         else:
             self.parts[outcome.kind, outcome.settings] = outcome
 

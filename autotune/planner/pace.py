@@ -33,6 +33,8 @@ class Pace:
     """The smallest gain in a compute probe that is not noise."""
     batch_gain: float = 0.04
     """A doubled batch that gains less than this is not worth the change in training."""
+    large_batch_gain: float = 0.15
+    """The same for growth by ``batch_step``: with less, finer steps are due."""
     batch_step: int = 4
     """First growth of the batch: large enough to show whether the batch matters at all."""
     step_cap_s: float = 2.0
@@ -54,7 +56,13 @@ class Pace:
     compile_least_share: float = 0.6
     """Of the compute-only rate that the joint rate must reach, else loading is what limits and compiling is idle."""
     idle_moves: int = 6
-    """Local moves without a gain after which nothing is left to find."""
+    """Local moves without a gain after which nothing is left to find; more with a budget above 120 s."""
+    second_looks: bool = False
+    """What takes the lead is measured again, and the lower rate counts: the fastest of many noisy looks was lucky."""
+    luck: float = 0.35
+    """The gain that noise alone may show; what gains more needs no second look."""
+    playoff_share: float = 0.85
+    """Of the best rate: what comes within it is looked at up to three times before one is picked."""
     race_lap_s: float
     """Length of a race lap when there is time."""
     race_rounds: int = 5
@@ -67,7 +75,7 @@ class Pace:
     """A setting ships only if the bound on its gain is above this."""
 
 
-CPU = Pace(window_s=1.5, cut_share=0.75, race_lap_s=1.0, lap_noise=0.12, margin=0.05)
+CPU = Pace(window_s=1.5, cut_share=0.75, second_looks=True, race_lap_s=1.0, lap_noise=0.12, margin=0.05)
 """Rankings on a shared CPU are noisy: longer windows, a weaker cut, a larger margin."""
 
 GPU = Pace(window_s=1.0, cut_share=0.85, race_lap_s=1.0, lap_noise=0.05, margin=0.02)

@@ -142,6 +142,10 @@ class Plan:
         """
         return self.started_s + self.budget_s - self.clock() - (self.ask.due_s if starting else 0.0)
 
+    def idle_moves(self) -> int:
+        """Local moves without a gain after which nothing is left to find."""
+        return max(self.pace.idle_moves, round(self.pace.idle_moves * self.budget_s / 120))
+
     def compile_cap_s(self) -> float:
         """Longest a trial may compile: its numbers are compared afterwards, or a new process is started."""
         return (self.left_s() - self.ask.start_s) / (1 + self.pace.comparison_share)
@@ -211,7 +215,7 @@ class Plan:
         settings = move.settings if move.kind != "compute" else move.settings.replace(num_workers=0)
         if settings in self.ledger.banned:
             return None
-        if self.ledger.tried(move.kind, settings):
+        if self.ledger.tried(move.kind, settings) and not move.again:
             return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
         # Loader and compute probes stand for joint settings: their own worker count is no change to judge.
         asked = settings if move.kind == "joint" else self.candidates.with_own_workers(settings)
@@ -220,8 +224,18 @@ class Plan:
             return None
         if move.kind != "loader" and (self.ledger.too_large(settings) or self.worst.too_large(settings)):
             return None
+        before = self.ledger.best
         outcome = self.asked(self._probe(move, settings))
+        if self._leads_by_luck(outcome, before):
+            self.asked(self._probe(move, settings))
         return None if self._gate.refuses(outcome) or self.worst.breaks(outcome) else outcome
+
+    def _leads_by_luck(self, outcome: Outcome, before: Measured | None) -> bool:
+        """Whether a second look is due: on what leads now by little, all else will be built."""
+        if not self.pace.second_looks or outcome is not self.ledger.best or before is None:
+            return False
+        looks, most = len(self.ledger.looks[outcome.settings]), (1 + self.pace.luck) * before.samples_per_s
+        return looks == 1 and outcome.samples_per_s < most and self.left_s() > outcome.cost_s
 
     def _say_not_reached(self) -> None:
         """Knobs with values of their own that no trial has varied yet."""

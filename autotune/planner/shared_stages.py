@@ -6,14 +6,16 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.measurement import DataCosts
+from autotune.measurement import DataCosts, Measured
 from autotune.planner.moves import Move, Moves, Search, batch_times, gained
 from autotune.settings import Settings
 from autotune.space import allowed_part
 
-__all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "resume", "same_batch"]
+__all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", "resume", "same_batch"]
 
 
+_COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.5}
+_LOOKS, _IN_PLAYOFF = 3, 3
 _FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
 
@@ -80,19 +82,19 @@ def compile_last(search: Search) -> Moves:
     if reason is not None:
         search.skipped["compile_mode"] = reason
         return
-    launch_bound = _step_time_is_constant(search)
-    for mode in _modes(values, launch_bound=launch_bound):
-        if mode == "reduce-overhead" and not launch_bound:
-            continue  # it saves the launching of kernels, which is not what takes the time
-        if search.left_s() < search.pace.compile_least_s:
+    for mode in _modes(values, launch_bound=_step_time_is_constant(search)):
+        if search.left_s() < search.pace.compile_least_s or search.compile_cap_s() < _compile_cost_s(search, mode):
             return
         start = search.best
-        outcome = yield Move(start.settings.replace(compile_mode=mode), cap_s=search.compile_cap_s())
-        if not gained(outcome, start.samples_per_s, search.pace.accept_gain) and mode == "default":
-            if "blocks" in search.candidates.values.get("compile_scope", ()):
-                yield Move(
-                    start.settings.replace(compile_mode=mode, compile_scope="blocks"), cap_s=search.compile_cap_s()
-                )
+        outcome = yield Move(
+            start.settings.replace(compile_mode=mode, compile_scope="model"), cap_s=search.compile_cap_s()
+        )
+        if gained(outcome, start.samples_per_s, search.pace.accept_gain) or start.settings.compile_mode is not None:
+            continue
+        if mode == "default" and "blocks" in search.candidates.values.get("compile_scope", ()):
+            blocks = start.settings.replace(compile_mode=mode, compile_scope="blocks")
+            outcome = yield Move(blocks, cap_s=search.compile_cap_s())
+        if not gained(outcome, start.samples_per_s, search.pace.accept_gain):
             return
 
 
@@ -100,7 +102,7 @@ def local_moves(search: Search) -> Moves:
     """Small random changes of one or two knobs around the best, until several in a row gained nothing."""
     chance = random.Random(0)
     idle = 0
-    while idle < search.pace.idle_moves:
+    while idle < search.idle_moves():
         best = search.best
         changed = _random_move(search, best.settings, chance)
         if changed is None or search.ledger.tried("joint", changed) or search.candidates.refusal(changed):
@@ -108,6 +110,19 @@ def local_moves(search: Search) -> Moves:
             continue
         outcome = yield Move(changed)
         idle = 0 if gained(outcome, best.samples_per_s, search.pace.accept_gain) else idle + 1
+
+
+def playoff(search: Search) -> Moves:
+    """The fastest few are looked at again, in turns, until each was seen three times."""
+    if not search.pace.second_looks:
+        return
+    ledger = search.ledger
+    for _ in range(_LOOKS - 1):
+        leader = ledger.score(search.best)
+        close = [one.settings for one in ledger.ranked() if ledger.score(one) >= search.pace.playoff_share * leader]
+        for settings in close[:_IN_PLAYOFF]:
+            if len(ledger.looks[settings]) < _LOOKS:
+                yield Move(settings, again=True, cut_share=0.0)
 
 
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
@@ -175,7 +190,8 @@ def _compiling_is_idle(search: Search) -> str | None:
 
 def _step_time_is_constant(search: Search) -> bool:
     """Half the batch takes as long: launching kernels is what limits."""
-    full, half = search.guess, batch_times(search, search.guess, 0.5)
+    full = search.guess.replace(num_workers=0)  # as such probes are kept
+    half = batch_times(search, full, 0.5)
     both = search.ledger.part("compute", full), search.ledger.part("compute", half) if half else None
     if both[0] is None or both[1] is None:
         return False
@@ -183,7 +199,15 @@ def _step_time_is_constant(search: Search) -> bool:
 
 
 def _modes(values: tuple[Any, ...], *, launch_bound: bool) -> list[Any]:
-    return sorted(values, key=lambda mode: mode != ("reduce-overhead" if launch_bound else "default"))
+    """Graphs first where launching kernels is what takes the time; what compiles longest last."""
+    first = "reduce-overhead" if launch_bound else "default"
+    return sorted(values, key=lambda mode: (mode != first, mode.startswith("max-autotune")))
+
+
+def _compile_cost_s(search: Search, mode: str) -> float:
+    """What compiling in a mode will take, by what another took."""
+    seen = [one for one in search.ledger.outcomes.values() if one.settings.compile_mode and isinstance(one, Measured)]
+    return _COMPILE_TIMES.get(mode, 1.0) * max((one.cost_s for one in seen), default=0.0)
 
 
 def _merged(search: Search, settings: Settings) -> Settings | None:
