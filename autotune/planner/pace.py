@@ -47,6 +47,8 @@ class Pace:
     """Workers are sized for this much more than the step consumes: loading times vary."""
     no_workers_below: float = 0.03
     """Loading that takes less than this share of the time in-process cannot gain from workers."""
+    loading_share: float = 0.15
+    """Of the time: loading that takes less is looked at after the step."""
     padding_least_share: float = 0.05
     """Of a batch that must be padding for grouping by length to be worth a trial: no more than that can be gained."""
     compile_least_s: float = 45.0
@@ -55,14 +57,17 @@ class Pace:
     """Of the time of a compilation: with dropout off the same kernels are compiled again, mostly from the disk."""
     compile_least_share: float = 0.6
     """Of the compute-only rate that the joint rate must reach, else loading is what limits and compiling is idle."""
+    compile_most_loading: float = 0.7
+    """Of the time without workers: with more of it spent on loading, a compiled step would gain too little."""
     idle_moves: int = 6
-    """Local moves without a gain after which nothing is left to find; more with a budget above 120 s."""
+    """Local moves without a gain after which nothing is left to find; more with a budget above ``idle_moves_s``."""
+    idle_moves_s: float = 60.0
     second_looks: bool = False
     """What takes the lead is measured again, and the lower rate counts: the fastest of many noisy looks was lucky."""
     luck: float = 0.35
     """The gain that noise alone may show; what gains more needs no second look."""
     playoff_share: float = 0.85
-    """Of the best rate: what comes within it is looked at up to three times before one is picked."""
+    """Of the best rate: what comes within it is looked at again before one is picked."""
     race_lap_s: float
     """Length of a race lap when there is time."""
     race_rounds: int = 5
@@ -75,7 +80,7 @@ class Pace:
     """A setting ships only if the bound on its gain is above this."""
 
 
-CPU = Pace(window_s=1.5, cut_share=0.75, second_looks=True, race_lap_s=1.0, lap_noise=0.12, margin=0.05)
+CPU = Pace(window_s=1.5, cut_share=0.75, second_looks=True, race_lap_s=1.0, lap_noise=0.18, margin=0.05)
 """Rankings on a shared CPU are noisy: longer windows, a weaker cut, a larger margin."""
 
 GPU = Pace(window_s=1.0, cut_share=0.85, race_lap_s=1.0, lap_noise=0.05, margin=0.02)

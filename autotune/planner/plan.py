@@ -7,7 +7,7 @@ Everything measured goes into the study; nothing measured here is returned witho
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
@@ -144,7 +144,7 @@ class Plan:
 
     def idle_moves(self) -> int:
         """Local moves without a gain after which nothing is left to find."""
-        return max(self.pace.idle_moves, round(self.pace.idle_moves * self.budget_s / 120))
+        return max(self.pace.idle_moves, round(self.pace.idle_moves * self.budget_s / self.pace.idle_moves_s))
 
     def compile_cap_s(self) -> float:
         """Longest a trial may compile: its numbers are compared afterwards, or a new process is started."""
@@ -227,7 +227,7 @@ class Plan:
         before = self.ledger.best
         outcome = self.asked(self._probe(move, settings))
         if self._leads_by_luck(outcome, before):
-            self.asked(self._probe(move, settings))
+            self.asked(self._probe(replace(move, again=True), settings))
         return None if self._gate.refuses(outcome) or self.worst.breaks(outcome) else outcome
 
     def _leads_by_luck(self, outcome: Outcome, before: Measured | None) -> bool:
@@ -288,6 +288,8 @@ class Plan:
         return max(_LEAST_TRIAL_S, min(move.cap_s or self.pace.trial_cap_s, in_budget_s, spare_s))
 
     def _cut_below(self, move: Move) -> float | None:
+        if move.again:
+            return None  # a look cut short is none
         if move.settings.length_grouped:
             return None  # its batches differ so much that the first few say little
         if move.kind == "joint":

@@ -17,6 +17,7 @@ _SHORT_LAP_S = 0.5  # the race's shortest, and what goes back and forth
 _PLANNED_SHARE = 0.9  # the race plans with this much of its time
 _AGAIN_SHARE = 0.25  # of the start-up of a compiled setting: its kernels are on the disk by then
 _SEEN_SHARE = 0.85  # of the gain that a search saw remains in a race: the fastest of many was lucky, too
+_HOPELESS = 2  # a gain that needs this many times the most rounds is hardly proven
 _SIGMAS = 3.5  # one-sided 95 % bound of 1.8 with few rounds, and as much again to lie above it 19 times out of 20
 
 
@@ -33,11 +34,13 @@ def rounds_wanted(ratio: float, pace: Pace) -> int:
     Source: sample size of a one-sided paired test, n = ((t_alpha + z_beta) sigma / delta)^2, NIST/SEMATECH e-Handbook
     7.2.2.2.
     """
+    needed = _rounds_needed(ratio, pace)
+    return max(pace.race_rounds, min(pace.most_race_rounds, needed + needed % 2))
+
+
+def _rounds_needed(ratio: float, pace: Pace) -> int:
     gain = _SEEN_SHARE * math.log(max(ratio, 1e-9)) - math.log1p(pace.margin)
-    if gain <= 0:
-        return pace.most_race_rounds
-    wanted = math.ceil((_SIGMAS * pace.lap_noise / gain) ** 2)
-    return max(pace.race_rounds, min(pace.most_race_rounds, wanted + wanted % 2))
+    return math.ceil((_SIGMAS * pace.lap_noise / gain) ** 2) if gain > 0 else _HOPELESS * pace.most_race_rounds + 1
 
 
 def race_reserve_s(budget_s: float, pace: Pace, racers: Sequence[Measured]) -> float:
@@ -56,7 +59,9 @@ def race_reserve_s(budget_s: float, pace: Pace, racers: Sequence[Measured]) -> f
     starts_s, least = sum(map(_start_s, entries)), _least_s(pace, entries)
     wanted = 0.0
     if others:
-        rounds = rounds_wanted(others[0].samples_per_s / max(baseline.samples_per_s, 1e-9), pace)
+        ratio = others[0].samples_per_s / max(baseline.samples_per_s, 1e-9)
+        hopeless = _rounds_needed(ratio, pace) > _HOPELESS * pace.most_race_rounds  # better to look for a larger gain
+        rounds = pace.race_rounds if hopeless else rounds_wanted(ratio, pace)
         wanted = starts_s + rounds * sum(_lap_s(one, pace.race_lap_s) for one in entries)
     usual = min(wanted, _USUAL_SHARE * budget_s)
     return min(max(least, usual) / _PLANNED_SHARE, _MOST_SHARE * budget_s)

@@ -15,7 +15,7 @@ __all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", 
 
 
 _COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.5}
-_LOOKS, _IN_PLAYOFF = 3, 3
+_MOST_LOOKS, _IN_PLAYOFF = 5, 4
 _FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
 
@@ -113,16 +113,16 @@ def local_moves(search: Search) -> Moves:
 
 
 def playoff(search: Search) -> Moves:
-    """The fastest few are looked at again, in turns, until each was seen three times."""
+    """The fastest few are looked at again, in turns, while there is time."""
     if not search.pace.second_looks:
         return
     ledger = search.ledger
-    for _ in range(_LOOKS - 1):
+    for looks in range(2, _MOST_LOOKS + 1):
         leader = ledger.score(search.best)
         close = [one.settings for one in ledger.ranked() if ledger.score(one) >= search.pace.playoff_share * leader]
-        for settings in close[:_IN_PLAYOFF]:
-            if len(ledger.looks[settings]) < _LOOKS:
-                yield Move(settings, again=True, cut_share=0.0)
+        for settings in close[:_IN_PLAYOFF] if len(close) > 1 else ():
+            if len(ledger.looks[settings]) < looks:
+                yield Move(settings, again=True)
 
 
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
@@ -184,7 +184,8 @@ def _no_time_to_compile(search: Search) -> str | None:
 def _compiling_is_idle(search: Search) -> str | None:
     best = search.best
     wait = best.data_wait_share or 0.0
-    most = 1 - search.pace.compile_least_share
+    # Without workers, loading and step take turns: a faster step helps all the same.
+    most = 1 - search.pace.compile_least_share if best.settings.num_workers else search.pace.compile_most_loading
     return f"not tried: the step waits for data {wait:.0%} of the time" if wait > most else None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Outcome, Probe
-from autotune.settings import Settings
+from autotune.settings import CompileMode, Precision, Settings
 from autotune.space import BatchRules, Candidates, Space
 from autotune.space.knobs import dropped_knobs, values_to_try
 from autotune.task import Facts
@@ -96,7 +96,7 @@ def candidates_of(facts: Facts, hardware: Hardware, rules: BatchRules, baseline:
 
     The product's own baseline always has fp32 (it leaves autocast to the user's step); here it may have another.
     """
-    space = Space()
+    space = Space(precision=list(get_args(Precision)), compile_mode=[None, *get_args(CompileMode)])
     found = Candidates.of(facts, hardware, Limits.of(hardware), rules, space)
     values = values_to_try(facts, hardware, space, baseline)
     dropped = dropped_knobs(facts, hardware, space, baseline, values)
