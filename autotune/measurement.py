@@ -52,6 +52,8 @@ class Probe:
     """Measured time aimed at, warm-up excluded."""
     deadline_s: float = 60.0
     """Wall time after which the trial is killed, everything included."""
+    give_up_s: float | None = None
+    """joint: end at the next step once the trial took this long, cut unless most of the window was seen by then."""
     cut_below_samples_per_s: float | None = None
     """Stop early once the rate is clearly below this."""
     seed: int = 0

@@ -273,6 +273,7 @@ class Plan:
             settings=settings,
             window_s=self.pace.part_window_s if part else self.pace.window_s,
             deadline_s=self._deadline_s(move),
+            give_up_s=max(_LEAST_TRIAL_S, self.left_s()) if move.kind == "joint" else None,
             cut_below_samples_per_s=cut_below,
             seed=self.seed,
         )

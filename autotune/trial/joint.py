@@ -56,14 +56,14 @@ def run_joint(
     group = _group(settings)
     was_started = live.started
     if not live.warm:
-        seen = _warm_up(live, probe, clock)
+        seen = _warm_up(live, probe, begin, clock)
         if seen.hopeless is not None:
             return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
     elif not live.long_steps:
         take_steps(1, live.stream, live.step, live.rows, Taken())  # it was held still: this wakes everything
     warm = clock()
-    window, load = _quiet_window(live, probe, group, clock)
+    window, load = _quiet_window(live, probe, group, begin, clock)
     first, last = _finite_losses(window)
     live.starved = math.fsum(chunk.waited_s for chunk in window.chunks) >= _STARVED_SHARE * math.fsum(
         chunk.seconds for chunk in window.chunks
@@ -97,7 +97,7 @@ def _group(settings: Settings) -> int:
     return chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
 
 
-def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
+def _warm_up(live: Live, probe: Probe, begin: float, clock: Callable[[], float]) -> Taken:
     settings, on_cpu = live.settings, live.step.device.type == "cpu"
     return warm_up(
         live.stream,
@@ -112,6 +112,7 @@ def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
         # compiling and recording of graphs may go on in the second step
         one_if_long=settings.compile_mode is None and settings.gradient_accumulation_steps == 1,
         settle=partial(synchronize, live.step.device),
+        until=begin + (math.inf if probe.give_up_s is None else probe.give_up_s),
     )
 
 
@@ -136,8 +137,11 @@ def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measure
     )
 
 
-def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], float]) -> tuple[Window, _Load]:
-    deadline = clock() + probe.deadline_s / 3  # leaves the parent's deadline out of reach
+def _quiet_window(
+    live: Live, probe: Probe, group: int, begin: float, clock: Callable[[], float]
+) -> tuple[Window, _Load]:
+    until = begin + (math.inf if probe.give_up_s is None else probe.give_up_s)
+    deadline = min(until, clock() + probe.deadline_s / 3)  # leaves the parent's deadline out of reach
     for redone in range(_REDOS + 1):
         before = io_bytes(os.getpid())
         meter = CpuMeter()
@@ -150,6 +154,7 @@ def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], floa
             batches_per_chunk=group,
             window_s=probe.window_s,
             cut_below_samples_per_s=probe.cut_below_samples_per_s,
+            give_up_s=until - clock(),
         )
         others = meter.stop()
         disturbed = others is not None and others > _OTHERS_CORES

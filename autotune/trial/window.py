@@ -20,6 +20,7 @@ _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below t
 LONG_STEP_S = 0.5
 """A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
 _SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
+_ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
 
@@ -47,7 +48,7 @@ class Taken:
     largest: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     hopeless: Chunk | None = None
-    """A single warm step so slow that no window is needed."""
+    """A single warm step so slow, or so late, that no window is needed."""
 
 
 def take_steps(
@@ -76,6 +77,7 @@ def warm_up(
     cut_below_samples_per_s: float | None = None,
     one_if_long: bool = False,
     settle: Callable[[], object] = lambda: None,
+    until: float = math.inf,
 ) -> Taken:
     """Steps until the loader's first stock no longer flatters it.
 
@@ -90,6 +92,7 @@ def warm_up(
         cut_below_samples_per_s: The threshold for windows; a second step far below it ends the warm-up at once.
         one_if_long: A single step will do where it shows that steps are long.
         settle: Waits for the device; called after the first two steps.
+        until: Clock time after which the warm-up is given up at the next step.
 
     The stock is used up as soon as a step really waited for its batch. More of it than one batch a worker is ready only
     after a first step that took long for once, as compiling does.
@@ -107,6 +110,9 @@ def warm_up(
         own_s.append(spent_s - waited)
         rows = seen.rows - rows_before
         if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
+            seen.hopeless = Chunk(rows, spent_s, waited)
+            break
+        if clock() > until:
             seen.hopeless = Chunk(rows, spent_s, waited)
             break
         if not taken and one_if_long and spent_s - waited >= LONG_STEP_S:
@@ -134,6 +140,7 @@ def measure(
     window_s: float,
     cut_below_samples_per_s: float | None = None,
     chunks: int | None = None,
+    give_up_s: float = math.inf,
 ) -> Window:
     """Runs whole chunks for at least ``window_s``, of single batches at least two (one, if it is cut).
 
@@ -149,6 +156,7 @@ def measure(
         window_s: Seconds aimed at.
         cut_below_samples_per_s: End early once the rate is below this.
         chunks: Exactly so many chunks, whatever the time.
+        give_up_s: The window ends after this long even so, and counts as cut before half of it is over.
     """
     least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
@@ -162,6 +170,9 @@ def measure(
         seen.append(part)
         ends.append(stream.epoch_ends - ends_before)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
+        if elapsed_s > give_up_s:
+            cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
+            break
     inside, crossed = _split(_chunks(seen, timer.spans_s()), ends)
     return Window(
         chunks=inside or crossed,

@@ -187,7 +187,9 @@ class SimulatedBench:
             done = 1
         self.clock.spend(done * step_s, "warm-up")
         warmup_s = start_s + self.clock.now_s - began
-        chunks, cut = self._window(probe, step_s, waited_s, group)
+        if probe.give_up_s is not None and warmup_s > probe.give_up_s:
+            return self._one_step(probe, step, start_s, warmup_s)
+        chunks, cut = self._window(probe, step_s, waited_s, group, seen_s=warmup_s)
         return Measured(
             kind=probe.kind,
             settings=settings,
@@ -217,15 +219,17 @@ class SimulatedBench:
 
     def _given_up(self, probe: Probe, step: Step, start_s: float) -> Measured:
         """The second step of the warm-up was hopelessly slow."""
-        step_s, waited_s = float(step.seconds), float(step.waited_s)
-        self.clock.spend(2 * step_s, "warm-up")
+        self.clock.spend(2 * float(step.seconds), "warm-up")
+        return self._one_step(probe, step, start_s, start_s + 2 * float(step.seconds))
+
+    def _one_step(self, probe: Probe, step: Step, start_s: float, warmup_s: float) -> Measured:
         rows = probe.settings.batch_size or 1
         return Measured(
             kind=probe.kind,
             settings=probe.settings,
-            chunks=(Chunk(rows, step_s, waited_s),),
+            chunks=(Chunk(rows, float(step.seconds), float(step.waited_s)),),
             start_s=start_s,
-            warmup_s=start_s + 2 * step_s,
+            warmup_s=warmup_s,
             steps=2,
             largest_batch_rows=rows,
             cut=True,
@@ -321,7 +325,13 @@ class SimulatedBench:
             self._cached_rows = rows
 
     def _window(
-        self, probe: Probe, step_s: float, waited_s: float, group: int, exactly: int | None = None
+        self,
+        probe: Probe,
+        step_s: float,
+        waited_s: float,
+        group: int,
+        exactly: int | None = None,
+        seen_s: float = 0.0,
     ) -> tuple[tuple[Chunk, ...], bool]:
         """Whole groups of steps until the time is up; fewer where the rate is hopeless."""
         rows = probe.settings.batch_size or 1
@@ -338,6 +348,8 @@ class SimulatedBench:
             judged = elapsed_s >= _CUT_AFTER_S or groups >= 2
             if cut_below and judged and sum(chunk.rows for chunk in chunks) < cut_below * elapsed_s:
                 return tuple(chunks), True
+            if probe.give_up_s is not None and seen_s + elapsed_s > probe.give_up_s:
+                return tuple(chunks), elapsed_s < 0.5 * probe.window_s
         return tuple(chunks), False
 
     def _turn_s(self, settings: Settings, chunks: tuple[Chunk, ...], start_s: float) -> float:
