@@ -6,7 +6,8 @@ import dataclasses
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,8 +185,7 @@ class Bench:
         try:
             measured = run_compute(step, batches, probe, clock=self._clock)
         except BaseException:
-            if self._models.only_one:  # else one that failed is not used again
-                self._models.give_back(model, probe.settings)
+            self._models.failed(model, probe.settings)
             raise
         self._models.give_back(model, probe.settings)
         return measured
@@ -225,26 +225,25 @@ class Bench:
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
         with switches(settings):
-            first, finite = self._first_loss(settings, batches[0])
+            with self._steady(settings) as (model, step):
+                first, finite = float(step(batches[0])), finite_parameters(model)
             followed: tuple[float, ...] = ()
             if steps:
-                model, step = self._steady_trainer(settings)
-                followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
-                self._models.give_back(model, settings)
+                with self._steady(settings) as (_, step):
+                    followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
         return NumericsResult(first, finite, followed)
 
-    def _first_loss(self, settings: Settings, batch: Any) -> tuple[float, bool]:
-        model, step = self._steady_trainer(settings)
-        loss = float(step(batch))
-        finite = finite_parameters(model)
-        self._models.give_back(model, settings)
-        return loss, finite
-
-    def _steady_trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+    @contextmanager
+    def _steady(self, settings: Settings) -> Iterator[tuple[nn.Module, TrainStep]]:
         torch.manual_seed(0)
         model, step = self._parts[0].trainer(settings.replace(gradient_accumulation_steps=1))
-        steady_dropout(model)
-        return model, step
+        try:
+            steady_dropout(model)
+            yield model, step
+        except BaseException:
+            self._models.failed(model, settings)
+            raise
+        self._models.give_back(model, settings)
 
     def _failed(self, probe: Probe, error: Exception) -> Outcome:
         where, too_large = memory_failure(error), size_limit(error)

@@ -59,13 +59,18 @@ class ModelPool:
         return model
 
     def give_back(self, model: nn.Module, settings: Settings) -> None:
-        """Takes an intact model back; one that failed is simply not given back."""
+        """Takes an intact model back."""
         if not self._usable(model):
             return
         model.zero_grad(set_to_none=True)
         models = self._free.setdefault(_key(settings), [])
         if not models or self.only_one:
             models.append(model)
+
+    def failed(self, model: nn.Module, settings: Settings) -> None:
+        """Takes back a model in whose use something failed: it is lent again only where there is no other."""
+        if self.only_one:
+            self.give_back(model, settings)
 
     def clear(self) -> None:
         """Drops all free models (to give their memory back)."""

@@ -10,8 +10,11 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from autotune.hardware import Hardware, Limits
+from autotune.measurement import Measured, Probe, Rejected
 from autotune.settings import Settings
 from autotune.task import Task
+from autotune.trial import Bench, live
 from autotune.trial.models import ModelPool
 
 
@@ -96,3 +99,45 @@ def test_tied_and_expanded_tensors_are_put_back_in_place() -> None:
     assert again[0].weight is again[1].weight is weight
     assert torch.equal(weight, before)
     assert again.wide.stride() == (0,)
+
+
+class _Untouched(nn.Module):
+    """Fails where the test says so."""
+
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise ValueError("not now")
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs"),
+    [("numerics", {}), ("joint", {"optimizer_implementation": "fused"}), ("joint", {"num_workers": 1})],
+)
+def test_the_only_model_is_not_lost_where_something_fails(monkeypatch: Any, kind: Any, knobs: dict[str, Any]) -> None:
+    """In the caller's own process, one setting that fails anywhere must not fail all that come after it."""
+    hardware, model = Hardware.detect(device="cpu"), _Untouched()
+    data = TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
+    task = Task(model, data, loss_fn=nn.CrossEntropyLoss(), optimizer=torch.optim.RMSprop, device="cpu")
+    bench = Bench(task, hardware, Limits.of(hardware))
+    bench.describe()
+    model.fails = kind == "numerics"
+    with monkeypatch.context() as patch:
+        if knobs.get("num_workers"):
+            patch.setattr(live, "build_loader", _no_loader)
+        failed = bench.run(Probe(kind=kind, settings=Settings().replace(**knobs), window_s=0.01))
+    assert isinstance(failed, Rejected)
+    model.fails = False
+    after = bench.run(Probe(kind="joint", settings=Settings(), window_s=0.01))
+    bench.close()
+    assert isinstance(after, Measured), after
+
+
+def _no_loader(*_: Any, **__: Any) -> None:
+    raise OSError("no loader today")
