@@ -7,7 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
+from autotune.task.reduction import without_dropout
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import Batches, Repeated, Turns, run_compute
@@ -37,6 +38,7 @@ from autotune.trial.numerics import (
     finite_parameters,
     follow,
     measured_numerics,
+    reference_of,
     steady_dropout,
 )
 from autotune.trial.residents import Residents
@@ -82,6 +84,7 @@ class Bench:
         self._batches: dict[int | None, Any] = {}
         self._memory = PeakMemory()
         self._worst = WorstCase(self._data, clock)
+        self._steadied: Callable[[nn.Module], AbstractContextManager[None]] = steady_dropout
         self._phase: Phase = "build"
         self.poisoned = False
         """The process must not be used again (CPU out of memory, broken accelerator context)."""
@@ -218,9 +221,19 @@ class Bench:
         batches = self._some_batches(rows)
         reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
         until = began + probe.window_s / 2
-        reference = self._losses(_reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
+        reference = self._reference(reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
         setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
         return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
+
+    def _reference(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
+        try:
+            return self._losses(settings, batches, steps, until)
+        except Exception as error:
+            if self._steadied is without_dropout or memory_failure(error) is not None:
+                raise
+        # Detectors, among others, have no loss in eval mode.
+        self._steadied = without_dropout
+        return self._losses(settings, batches, steps, until)
 
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
@@ -238,8 +251,8 @@ class Bench:
         torch.manual_seed(0)
         model, step = self._parts[0].trainer(settings.replace(gradient_accumulation_steps=1))
         try:
-            steady_dropout(model)
-            yield model, step
+            with self._steadied(model):
+                yield model, step
         except BaseException:
             self._models.failed(model, settings)
             raise
@@ -323,16 +336,6 @@ class Bench:
         if key not in self._batches:
             self._batches = {key: self._one_batch(key)}  # one at a time: batches can be large
         return self._batches[key]
-
-
-def _reference_of(settings: Settings) -> Settings:
-    return settings.replace(
-        precision="fp32",
-        channels_last=False,
-        compile_mode=None,
-        optimizer_implementation=None,
-        activation_checkpointing=False,
-    )
 
 
 def _broken_context(error: Exception) -> bool:

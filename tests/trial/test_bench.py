@@ -277,6 +277,46 @@ def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> N
     assert outcome.fate == "rejected" or _measured(outcome).loss_error is None
 
 
+class _LossInTrainingOnly(nn.Module):
+    """Like a detector: its loss in training mode, predictions in eval mode; dropout of each kind inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.rnn = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        rows = self.rnn(self.drop(x)[:, None])[0]
+        scores = self.head(self.attention(rows, rows, rows)[0][:, 0])
+        return {"loss": nn.functional.cross_entropy(scores, labels)} if self.training else [scores.argmax(1)]
+
+
+def test_a_model_without_a_loss_in_eval_mode_is_compared_in_training_mode(bench: Any) -> None:
+    """Else no detector could change its precision, memory format or compilation; dropout is off there, too."""
+    data = [dict(zip(("x", "labels"), row, strict=True)) for row in _dataset(64)]
+    model = _LossInTrainingOnly()
+    one = bench(model, data, copies=False, loss_fn=None)
+    one.describe()
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert (model.rnn.dropout, model.attention.dropout) == (0.5, 0.5)
+
+
+def test_a_comparison_of_numbers_leaves_dropout_in_recurrent_layers(bench: Any) -> None:
+    """Without isolation they are the caller's own; with it, later trials train without it."""
+    model = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
+
+    def step(module: nn.Module, batch: Any) -> torch.Tensor:
+        return module(batch[0])[0].square().mean()
+
+    one = bench(model, _dataset(64), copies=False, loss_fn=None, training_step=step)
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert model.dropout == 0.5
+
+
 def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:
     """A trial with one thread leaves the thread count of the process.
 
