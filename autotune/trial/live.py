@@ -97,8 +97,8 @@ class LiveBuilder:
         )
 
     def _as_it_came(self) -> LoaderParts:
-        """The data for workers: where reading it here opened files, a copy that holds none for them to share."""
-        if not any(state.kind == "handle" for state in shared_states(dataset=self._data.dataset)):
+        """The data for workers: where reading it here opened files or started threads, a copy that holds none."""
+        if not any(state.kind in ("handle", "thread") for state in shared_states(dataset=self._data.dataset)):
             return self._data
         if self._unread is None and self._fresh_data is not None:
             self._unread = self._fresh_data()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,6 +277,42 @@ def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> N
     one = bench(Net(), data)
     outcome = one.run(_probe("numerics", window_s=2.0, precision="fp16-mixed"))
     assert outcome.fate == "rejected" or _measured(outcome).loss_error is None
+
+
+class _Prefetching(Dataset[Any]):
+    """Starts a thread of its own when it is first read."""
+
+    def __init__(self) -> None:
+        self.made: Any = None
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if self.made is None:
+            self.made = queue.Queue(2)
+            self.thread = threading.Thread(target=self._fill, daemon=True)
+            self.thread.start()
+        return self.made.get(timeout=20), index % 2
+
+    def _fill(self) -> None:
+        while True:
+            self.made.put(torch.randn(8))
+
+
+def test_workers_get_no_copy_of_a_thread_that_was_started_here() -> None:
+    """Reading a first batch here must not make workers wait for a thread that no fork takes along."""
+
+    def task() -> Task:
+        return Task(Net(), _Prefetching(), loss_fn=nn.CrossEntropyLoss(), device="cpu")
+
+    hardware = Hardware.detect(device="cpu")
+    one = Bench(task(), hardware, Limits.of(hardware), fresh=task)
+    one.describe()
+    _measured(one.run(_probe(batch_size=4)))
+    outcome = one.run(_probe(batch_size=4, num_workers=1))
+    one.close()
+    _measured(outcome)
 
 
 class _LossInTrainingOnly(nn.Module):
