@@ -6,7 +6,8 @@ import dataclasses
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
+from autotune.task.reduction import without_dropout
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import Batches, Repeated, Turns, run_compute
@@ -36,6 +38,7 @@ from autotune.trial.numerics import (
     finite_parameters,
     follow,
     measured_numerics,
+    reference_of,
     steady_dropout,
 )
 from autotune.trial.residents import Residents
@@ -80,6 +83,7 @@ class Bench:
         self._batches: dict[int | None, Any] = {}
         self._memory = PeakMemory()
         self._worst = WorstCase(self._data, clock)
+        self._steadied: Callable[[nn.Module], AbstractContextManager[None]] = steady_dropout
         self._phase: Phase = "build"
         self.poisoned = False
         """The process must not be used again (CPU out of memory, broken accelerator context)."""
@@ -183,8 +187,7 @@ class Bench:
         try:
             measured = run_compute(step, batches, probe, clock=self._clock)
         except BaseException:
-            if self._models.only_one:  # else one that failed is not used again
-                self._models.give_back(model, probe.settings)
+            self._models.failed(model, probe.settings)
             raise
         self._models.give_back(model, probe.settings)
         return measured
@@ -220,33 +223,42 @@ class Bench:
         else:
             rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, COMPARED_ROWS)
             batches, followed = self._some_batches(rows, until=until), DRIFT_STEPS if reduced else 0
-        reference = self._losses(_reference_of(probe.settings), batches, followed, until)
+        reference = self._reference(reference_of(probe.settings), batches, followed, until)
         setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
         return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
+
+    def _reference(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
+        try:
+            return self._losses(settings, batches, steps, until)
+        except Exception as error:
+            if self._steadied is without_dropout or memory_failure(error) is not None:
+                raise
+        # Detectors, among others, have no loss in eval mode.
+        self._steadied = without_dropout
+        return self._losses(settings, batches, steps, until)
 
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
         with switches(settings):
-            first, finite = self._first_loss(settings, batches[0])
+            with self._steady(settings) as (model, step):
+                first, finite = float(step(batches[0])), finite_parameters(model)
             followed: tuple[float, ...] = ()
             if steps:
-                model, step = self._steady_trainer(settings)
-                followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
-                self._models.give_back(model, settings)
+                with self._steady(settings) as (_, step):
+                    followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
         return NumericsResult(first, finite, followed)
 
-    def _first_loss(self, settings: Settings, batch: Any) -> tuple[float, bool]:
-        model, step = self._steady_trainer(settings)
-        loss = float(step(batch))
-        finite = finite_parameters(model)
-        self._models.give_back(model, settings)
-        return loss, finite
-
-    def _steady_trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+    @contextmanager
+    def _steady(self, settings: Settings) -> Iterator[tuple[nn.Module, TrainStep]]:
         torch.manual_seed(0)
         model, step = self._parts[0].trainer(settings.replace(gradient_accumulation_steps=1))
-        steady_dropout(model)
-        return model, step
+        try:
+            with self._steadied(model):
+                yield model, step
+        except BaseException:
+            self._models.failed(model, settings)
+            raise
+        self._models.give_back(model, settings)
 
     def _failed(self, probe: Probe, error: Exception) -> Outcome:
         where, too_large = memory_failure(error), size_limit(error)
@@ -310,9 +322,6 @@ class Bench:
         self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
         return facts
 
-    def _one_batch(self, rows: int | None) -> Any:
-        return self._some_batches(rows, count=1)[0]
-
     def _some_batches(self, rows: int | None, *, count: int = _COMPARED_BATCHES, until: float = math.inf) -> list[Any]:
         """Up to ``count`` batches; one at least, and no more once ``until`` has passed."""
         self._phase = "loader"
@@ -328,21 +337,8 @@ class Bench:
     def _cached_batch(self, settings: Settings) -> Any:
         key = settings.batch_size
         if key not in self._batches:
-            self._batches = {key: self._one_batch(key)}  # one at a time: batches can be large
+            self._batches = {key: self._some_batches(key, count=1)[0]}  # one at a time: batches can be large
         return self._batches[key]
-
-
-def _reference_of(settings: Settings) -> Settings:
-    """What the numbers are compared with: fp32 eager; of compiled settings, the same eager, compared in its turn."""
-    if settings.compile_mode is not None:
-        return settings.replace(compile_mode=None, compile_scope="model")
-    return settings.replace(
-        precision="fp32",
-        channels_last=False,
-        compile_mode=None,
-        optimizer_implementation=None,
-        activation_checkpointing=False,
-    )
 
 
 def _broken_context(error: Exception) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,6 +277,82 @@ def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> N
     one = bench(Net(), data)
     outcome = one.run(_probe("numerics", window_s=2.0, precision="fp16-mixed"))
     assert outcome.fate == "rejected" or _measured(outcome).loss_error is None
+
+
+class _Prefetching(Dataset[Any]):
+    """Starts a thread of its own when it is first read."""
+
+    def __init__(self) -> None:
+        self.made: Any = None
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if self.made is None:
+            self.made = queue.Queue(2)
+            self.thread = threading.Thread(target=self._fill, daemon=True)
+            self.thread.start()
+        return self.made.get(timeout=20), index % 2
+
+    def _fill(self) -> None:
+        while True:
+            self.made.put(torch.randn(8))
+
+
+def test_workers_get_no_copy_of_a_thread_that_was_started_here() -> None:
+    """Reading a first batch here must not make workers wait for a thread that no fork takes along."""
+
+    def task() -> Task:
+        return Task(Net(), _Prefetching(), loss_fn=nn.CrossEntropyLoss(), device="cpu")
+
+    hardware = Hardware.detect(device="cpu")
+    one = Bench(task(), hardware, Limits.of(hardware), fresh=task)
+    one.describe()
+    _measured(one.run(_probe(batch_size=4)))
+    outcome = one.run(_probe(batch_size=4, num_workers=1))
+    one.close()
+    _measured(outcome)
+
+
+class _LossInTrainingOnly(nn.Module):
+    """Like a detector: its loss in training mode, predictions in eval mode; dropout of each kind inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.rnn = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        rows = self.rnn(self.drop(x)[:, None])[0]
+        scores = self.head(self.attention(rows, rows, rows)[0][:, 0])
+        return {"loss": nn.functional.cross_entropy(scores, labels)} if self.training else [scores.argmax(1)]
+
+
+def test_a_model_without_a_loss_in_eval_mode_is_compared_in_training_mode(bench: Any) -> None:
+    """Else no detector could change its precision, memory format or compilation; dropout is off there, too."""
+    data = [dict(zip(("x", "labels"), row, strict=True)) for row in _dataset(64)]
+    model = _LossInTrainingOnly()
+    one = bench(model, data, copies=False, loss_fn=None)
+    one.describe()
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert (model.rnn.dropout, model.attention.dropout) == (0.5, 0.5)
+
+
+def test_a_comparison_of_numbers_leaves_dropout_in_recurrent_layers(bench: Any) -> None:
+    """Without isolation they are the caller's own; with it, later trials train without it."""
+    model = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
+
+    def step(module: nn.Module, batch: Any) -> torch.Tensor:
+        return module(batch[0])[0].square().mean()
+
+    one = bench(model, _dataset(64), copies=False, loss_fn=None, training_step=step)
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert model.dropout == 0.5
 
 
 def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:
