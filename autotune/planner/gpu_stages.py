@@ -133,7 +133,7 @@ GPU_STAGES: tuple[Stage, ...] = (
 
 def _grown_early(search: Search, usual: Settings, fast: float) -> Settings | None:
     """A much larger batch, where neither loading nor the length of a step speaks against it."""
-    if fast > search.pace.loader_headroom * _loader_ceiling(search):
+    if fast > _loader_ceiling(search):
         return None
     for factor in (search.pace.batch_step, 2):
         grown = batch_times(search, usual, factor)

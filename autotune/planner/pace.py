@@ -55,6 +55,8 @@ class Pace:
     """Compilation takes 20 to 120 s: with less left it would only cost."""
     comparison_share: float = 0.3
     """Of the time of a compilation: with dropout off the same kernels are compiled again, mostly from the disk."""
+    compiled_start_s: float = 8.0
+    """That a compiled setting takes longer to start again, its kernels coming from the disk."""
     compile_least_share: float = 0.6
     """Of the compute-only rate that the joint rate must reach, else loading is what limits and compiling is idle."""
     compile_most_loading: float = 0.7

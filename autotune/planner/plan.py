@@ -33,6 +33,7 @@ __all__ = ["Plan"]
 _LEAST_TRIAL_S = 1.0
 _LIMITED = "Some settings were not tried for lack of room"
 _PARTS: tuple[ProbeKind, ...] = ("compute", "loader")
+_LAST_FEW = 4
 _PART_TIMES = 1.5  # what looking at a part may take, in joint trials
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
@@ -147,8 +148,8 @@ class Plan:
         return max(self.pace.idle_moves, round(self.pace.idle_moves * self.budget_s / self.pace.idle_moves_s))
 
     def compile_cap_s(self) -> float:
-        """Longest a trial may compile: its numbers are compared afterwards, or a new process is started."""
-        return (self.left_s() - self.ask.start_s) / (1 + self.pace.comparison_share)
+        """Longest a trial may compile: its numbers are compared afterwards and it starts anew in the race."""
+        return (self.left_s() - max(self.ask.start_s, self.pace.compiled_start_s)) / (1 + self.pace.comparison_share)
 
     def step_cap_s(self) -> float:
         """Longest step that a grown batch may lead to."""
@@ -301,10 +302,16 @@ class Plan:
         return move.cut_share * fastest.samples_per_s
 
     def _cost_s(self, move: Move) -> float:
-        """What the move will cost, judged by the last of its kind."""
+        """What the move will cost, judged by the last few of its kind; what compiled something new is no measure."""
         known = self.ledger.outcomes if move.kind == "joint" else self.ledger.parts
-        costs = [outcome.cost_s for outcome in known.values() if outcome.kind == move.kind]
-        return max(_LEAST_TRIAL_S, costs[-1] if costs else 0.0)
+        costs: list[float] = []
+        modes: set[tuple[object, ...]] = {(None, self.candidates.baseline.compile_scope)}
+        for outcome in known.values():
+            mode = (outcome.settings.compile_mode, outcome.settings.compile_scope)
+            if outcome.kind == move.kind and mode in modes:
+                costs.append(outcome.cost_s)
+            modes.add(mode)
+        return max([_LEAST_TRIAL_S, *costs[-_LAST_FEW:]])
 
     def _finalists(self) -> tuple[Measured, ...]:
         finalists: list[Measured] = []

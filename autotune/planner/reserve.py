@@ -16,6 +16,7 @@ _UNSEEN_SHARE = 0.3  # of the budget, while nothing was measured yet
 _SHORT_LAP_S = 0.5  # the race's shortest, and what goes back and forth
 _PLANNED_SHARE = 0.9  # the race plans with this much of its time
 _AGAIN_SHARE = 0.25  # of the start-up of a compiled setting: its kernels are on the disk by then
+_STARVED_SHARE = 0.05  # of the time spent waiting
 _SEEN_SHARE = 0.85  # of the gain that a search saw remains in a race: the fastest of many was lucky, too
 _HOPELESS = 2  # a gain that needs this many times the most rounds is hardly proven
 _SIGMAS = 3.5  # one-sided 95 % bound of 1.8 with few rounds, and as much again to lie above it 19 times out of 20
@@ -56,7 +57,7 @@ def race_reserve_s(budget_s: float, pace: Pace, racers: Sequence[Measured]) -> f
         return _UNSEEN_SHARE * budget_s
     baseline, *others = racers
     entries = [baseline, *(others or [baseline])]
-    starts_s, least = sum(map(_start_s, entries)), _least_s(pace, entries)
+    starts_s, least = sum(_start_s(one, pace) for one in entries), _least_s(pace, entries)
     wanted = 0.0
     if others:
         ratio = others[0].samples_per_s / max(baseline.samples_per_s, 1e-9)
@@ -83,22 +84,24 @@ def affordable(left_s: float, pace: Pace, baseline: Measured, finalists: Sequenc
 
 
 def _least_s(pace: Pace, entries: Sequence[Measured]) -> float:
-    return sum(map(_start_s, entries)) + pace.race_rounds * sum(_lap_s(one, _SHORT_LAP_S) for one in entries)
-
-
-def _start_s(measured: Measured) -> float:
-    """From nothing to the first timed lap, a shortest untimed one included."""
-    seconds = measured.cost_s - math.fsum(chunk.seconds for chunk in measured.chunks)
-    again = seconds if measured.settings.compile_mode is None else _AGAIN_SHARE * seconds
-    return max(again, measured.warmup_s if measured.settings.compile_mode is None else 0.0) + _lap_s(
-        measured, _SHORT_LAP_S
+    return sum(_start_s(one, pace) for one in entries) + pace.race_rounds * sum(
+        _lap_s(one, _SHORT_LAP_S) for one in entries
     )
 
 
+def _start_s(measured: Measured, pace: Pace) -> float:
+    """From nothing to the first timed lap, a shortest untimed one included."""
+    seconds = measured.cost_s - math.fsum(chunk.seconds for chunk in measured.chunks)
+    if measured.settings.compile_mode is not None:
+        seconds = min(seconds, _AGAIN_SHARE * seconds + pace.compiled_start_s)
+    return max(seconds, 0.0) + _lap_s(measured, _SHORT_LAP_S)
+
+
 def _lap_s(measured: Measured, lap_s: float) -> float:
-    """One lap: an untimed step, and whole turns of the workers."""
+    """One lap: an untimed step, and as many as it takes; whole turns of the workers where these are waited for."""
     longest = max(measured.chunks, key=lambda chunk: chunk.seconds, default=None)
     if longest is None:
         return lap_s
     steps = max(1, round(longest.rows / (measured.settings.batch_size or longest.rows or 1)))
-    return longest.seconds / steps + max(lap_s, longest.seconds)
+    starved = measured.settings.num_workers > 0 and (measured.data_wait_share or 0.0) >= _STARVED_SHARE
+    return longest.seconds / steps + max(lap_s, longest.seconds / (1 if starved else steps))

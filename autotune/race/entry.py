@@ -33,7 +33,7 @@ class Entry:
     once_s: float = 0.0
     """Expected of the next lap on top: the batches that lay ready while others started."""
     chunk_s: float = 0.0
-    """Laps are whole multiples of this: a turn of the workers."""
+    """Laps are whole multiples of this: a step, or a turn of the workers where these are waited for."""
     resident: bool = False
     """Its objects stay for the next lap."""
     rates: list[float] = field(default_factory=list)
@@ -60,11 +60,11 @@ class Entry:
             self.overhead_s = max(0.0, elapsed_s - window_s)
             return
         longest = max(measured.chunks, key=lambda chunk: chunk.seconds)
-        self.chunk_s = longest.seconds
-        steps = max(1, round(longest.rows / (self.settings.batch_size or longest.rows or 1)))
-        self.overhead_s = longest.seconds / steps + _WAKING_S
-        starved = (measured.data_wait_share or 0.0) >= _STARVED_SHARE
-        self.once_s = max(0.0, measured.warmup_s - measured.start_s) if starved and self.settings.num_workers else 0.0
+        step_s = longest.seconds / max(1, round(longest.rows / (self.settings.batch_size or longest.rows or 1)))
+        self.overhead_s = step_s + _WAKING_S
+        starved = self.settings.num_workers > 0 and (measured.data_wait_share or 0.0) >= _STARVED_SHARE
+        self.chunk_s = longest.seconds if starved else step_s * self.settings.gradient_accumulation_steps
+        self.once_s = max(0.0, measured.warmup_s - measured.start_s) if starved else 0.0
 
     def lap_cost_s(self, lap_s: float) -> float:
         """What a lap of at least ``lap_s`` takes."""

@@ -14,7 +14,6 @@ import torch
 from autotune.build.length_grouping import ROUND
 from autotune.hardware import CpuMeter, ResidentPeak, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
-from autotune.settings import Settings
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
 from autotune.trial.timer import WindowTimer, synchronize
@@ -53,7 +52,7 @@ def run_joint(
     resident = ResidentPeak()
     resident.start()
     settings = live.settings
-    group = _group(settings)
+    group = _group(live)
     was_started = live.started
     if not live.warm:
         seen = _warm_up(live, probe, begin, clock)
@@ -92,9 +91,12 @@ def run_joint(
     )
 
 
-def _group(settings: Settings) -> int:
+def _group(live: Live) -> int:
+    """Batches of a chunk: whole turns of the workers, except where the loader is known not to be waited for."""
+    settings = live.settings
     mixture = ROUND if settings.length_grouped else 1
-    return chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
+    workers = settings.num_workers if live.starved or not live.started else 1
+    return chunk_batches(workers, settings.gradient_accumulation_steps, mixture)
 
 
 def _warm_up(live: Live, probe: Probe, begin: float, clock: Callable[[], float]) -> Taken:

@@ -174,7 +174,8 @@ class SimulatedBench:
         """Warm-up until the workers' stock is used up, one window."""
         settings, began = probe.settings, self.clock.now_s
         step_s, waited_s = float(step.seconds), float(step.waited_s)
-        group = math.lcm(max(1, settings.num_workers), settings.gradient_accumulation_steps)
+        known = probe.kind == "lap" and start_s == 0.0 and not self._starved(settings)
+        group = math.lcm(1 if known else max(1, settings.num_workers), settings.gradient_accumulation_steps)
         done = 0
         if drains:
             cut_below = probe.cut_below_samples_per_s
