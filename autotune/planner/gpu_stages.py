@@ -16,6 +16,7 @@ _EARLY_SPEEDUP = 3.0  # of the step over the baseline's, assumed when workers ar
 _LOADER_SHARE = 0.8  # of (cores - 1) workers' ideal rate that a loader reaches in practice
 _NEVER_HURT = ("optimizer_implementation", "cudnn_benchmark")
 _FEW_WORKERS = 4  # more of them keep enough ready with torch's two batches each
+_HARDLY_SLOWER = 0.77  # loading takes less than 0.3 of the step's time
 _MORE_WORKERS = 1.5  # times what there were
 _LONG_STEP_S = 0.2  # beside it, no batch that was late matters
 _COMPUTE_SHARE = 0.85  # a joint rate below this share of the step's own leaves something to the loader
@@ -90,8 +91,8 @@ def verify_together(search: Search) -> Moves:
         return
     rate = alone.samples_per_s
     outcome = yield Move(_with_workers(search, search.guess, rate))
-    load_share = rate * _seconds_per_sample(search)
-    if load_share < 0.3:
+    in_turns = 1 / (1 / rate + _seconds_per_sample(search))  # without workers, loading and step take turns
+    if in_turns > min(search.best.samples_per_s, _HARDLY_SLOWER * rate):
         yield Move(search.candidates.shared(search.guess, 0))
     if rate_of(outcome) >= _COMPUTE_SHARE * rate:
         return
