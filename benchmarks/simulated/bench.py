@@ -51,7 +51,8 @@ class SimulatedBench:
     Args:
         task: What is trained on it.
         seed: Of the noise.
-        start_s: What a new process takes; None: as the machine has it.
+        as_in_study: Trials as the study to be repeated had them: no time for the start of a process, three steps of
+            warm-up whatever the workers have ready, windows that end after any step.
 
     Attributes:
         clock: Passes only in here.
@@ -60,9 +61,10 @@ class SimulatedBench:
         out_of_memory: Those that ran out of memory.
     """
 
-    def __init__(self, task: SimulatedTask, seed: int, *, start_s: float | None = None) -> None:
+    def __init__(self, task: SimulatedTask, seed: int, *, as_in_study: bool = False) -> None:
         self._task = task
-        self._start_s = task.machine.process_start_s if start_s is None else start_s
+        self._as_in_study = as_in_study
+        self._start_s = 0.0 if as_in_study else task.machine.process_start_s
         random = np.random.default_rng([seed, task.index, 77])
         self._noise = Noise(GPU_NOISE if task.machine.has_gpu else CPU_NOISE, random)
         self.clock = Clock()
@@ -170,7 +172,8 @@ class SimulatedBench:
         """Warm-up until the workers' stock is used up, the rest of the worker round, one window."""
         settings, began = probe.settings, self.clock.now_s
         step_s, waited_s = float(step.seconds), float(step.waited_s)
-        group = math.lcm(max(1, settings.num_workers), settings.gradient_accumulation_steps)
+        workers = 1 if self._as_in_study else max(1, settings.num_workers)
+        group = math.lcm(workers, settings.gradient_accumulation_steps)
         done = 0
         if drains:
             cut_below = probe.cut_below_samples_per_s
@@ -199,7 +202,7 @@ class SimulatedBench:
 
     def _warm_steps(self, settings: Settings, *, starved: bool) -> int:
         """Steps until the first stock is gone: a starved step shows it once each worker's first batch is used."""
-        if not settings.num_workers:
+        if not settings.num_workers or self._as_in_study:
             return 2
         ahead = 1 if starved else settings.prefetch_factor or 1
         return max(2, settings.num_workers * ahead)
