@@ -39,6 +39,7 @@ _CUT_AFTER_S = 0.5
 _ONE_STEP_SHARE = 0.44
 _WAIT_SHARE = 0.2
 _MOST_RESIDENT = 3
+_STUDY_CAP_S = 60.0  # for the first batch and six steps, compilation aside
 _CLEANING_UP_S = 1.0  # after running out of memory
 _COMPILED_UNTIL_OUT_OF_MEMORY = 0.5  # of the time that compiling takes
 _NUMERICS_ROWS, _NUMERICS_BATCHES, _NUMERICS_STEPS = 64, 4, 30
@@ -52,7 +53,7 @@ class SimulatedBench:
         task: What is trained on it.
         seed: Of the noise.
         as_in_study: Trials as the study to be repeated had them: no time for the start of a process, three steps of
-            warm-up whatever the workers have ready, windows that end after any step.
+            warm-up whatever the workers have ready, windows that end after any step, no result of slow trials.
 
     Attributes:
         clock: Passes only in here.
@@ -180,7 +181,11 @@ class SimulatedBench:
             if cut_below and not self._task.machine.has_gpu:
                 rate = (settings.batch_size or 1) / max(step_s - waited_s, 1e-9)
                 if rate < _ONE_STEP_SHARE * cut_below:
+                    self.clock.spend(2 * step_s, "warm-up")
                     return self._given_up(probe, step, start_s)
+            if self._as_in_study and start_s + 6 * step_s > _STUDY_CAP_S:
+                self.clock.spend(max(0.0, _STUDY_CAP_S - start_s), "warm-up")
+                return self._given_up(probe, step, start_s)
             done = self._warm_steps(settings, starved=waited_s > _WAIT_SHARE * step_s)
             self.clock.spend(done * step_s, "warm-up")
         self.clock.spend((group - done % group) * step_s, "warm-up")
@@ -210,7 +215,6 @@ class SimulatedBench:
     def _given_up(self, probe: Probe, step: Step, start_s: float) -> Measured:
         """The second step of the warm-up was hopelessly slow."""
         step_s, waited_s = float(step.seconds), float(step.waited_s)
-        self.clock.spend(2 * step_s, "warm-up")
         rows = probe.settings.batch_size or 1
         return Measured(
             kind=probe.kind,
