@@ -81,10 +81,10 @@ def _played(asked: argparse.Namespace) -> list[Score]:
 
 
 def _checked(asked: argparse.Namespace) -> list[Score]:
-    """The two rows that the study has, as it had them: no time for the start of the process."""
+    """The study's two rows, with trials as it had them: no process to start, the briefest warm-up."""
     seeds = asked.seeds if asked.seeds_given else _CHECK_SEEDS
     jobs = jobs_of(
-        strategies=("random", "tpe"), kinds=MACHINES, budgets_s=(60.0, 120.0, 300.0), seeds=seeds, start_s=0.0
+        strategies=("random", "tpe"), kinds=MACHINES, budgets_s=(60.0, 120.0, 300.0), seeds=seeds, as_in_study=True
     )
     scores = play_all(jobs, processes=asked.jobs)
     print("\n".join(check_table(scores)))

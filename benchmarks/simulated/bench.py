@@ -40,6 +40,7 @@ _CUT_AFTER_S = 0.5
 _ONE_STEP_SHARE = 0.44
 _WAIT_SHARE = 0.2
 _MOST_RESIDENT = 3
+_STUDY_CAP_S = 60.0  # for the first batch and six steps, compilation aside
 _CLEANING_UP_S = 1.0  # after running out of memory
 _COMPILED_UNTIL_OUT_OF_MEMORY = 0.5  # of the time that compiling takes
 _COMPARED_BATCHES, _NUMERICS_STEPS = 4, 30
@@ -52,7 +53,8 @@ class SimulatedBench:
     Args:
         task: What is trained on it.
         seed: Of the noise.
-        start_s: What a new process takes; None: as the machine has it.
+        as_in_study: Trials as the study to be repeated had them: no time for the start of a process, three steps of
+            warm-up whatever the workers have ready, windows that end after any step, no result of slow trials.
 
     Attributes:
         clock: Passes only in here.
@@ -61,9 +63,10 @@ class SimulatedBench:
         out_of_memory: Those that ran out of memory.
     """
 
-    def __init__(self, task: SimulatedTask, seed: int, *, start_s: float | None = None) -> None:
+    def __init__(self, task: SimulatedTask, seed: int, *, as_in_study: bool = False) -> None:
         self._task = task
-        self._start_s = task.machine.process_start_s if start_s is None else start_s
+        self._as_in_study = as_in_study
+        self._start_s = 0.0 if as_in_study else task.machine.process_start_s
         random = np.random.default_rng([seed, task.index, 77])
         self._noise = Noise(GPU_NOISE if task.machine.has_gpu else CPU_NOISE, random)
         self.clock = Clock()
@@ -175,14 +178,19 @@ class SimulatedBench:
         settings, began = probe.settings, self.clock.now_s
         step_s, waited_s = float(step.seconds), float(step.waited_s)
         known = probe.kind == "lap" and start_s == 0.0 and not self._starved(settings)
-        group = math.lcm(1 if known else max(1, settings.num_workers), settings.gradient_accumulation_steps)
+        workers = 1 if known or self._as_in_study else max(1, settings.num_workers)
+        group = math.lcm(workers, settings.gradient_accumulation_steps)
         done = 0
         if drains:
             cut_below = probe.cut_below_samples_per_s
             if cut_below and not self._task.machine.has_gpu:
                 rate = (settings.batch_size or 1) / max(step_s - waited_s, 1e-9)
                 if rate < _ONE_STEP_SHARE * cut_below:
-                    return self._given_up(probe, step, start_s)
+                    self.clock.spend(2 * step_s, "warm-up")
+                    return self._one_step(probe, step, start_s, start_s + 2 * step_s)
+            if self._as_in_study and start_s + 6 * step_s > _STUDY_CAP_S:
+                self.clock.spend(max(0.0, _STUDY_CAP_S - start_s), "warm-up")
+                return self._one_step(probe, step, start_s, _STUDY_CAP_S)
             done = self._warm_steps(settings, step_s - waited_s, starved=waited_s > _WAIT_SHARE * step_s)
         elif step_s < LONG_STEP_S:
             done = 1
@@ -207,6 +215,8 @@ class SimulatedBench:
 
     def _warm_steps(self, settings: Settings, own_s: float, *, starved: bool) -> int:
         """Steps until the first stock is gone: a starved step shows it once each worker's first batch is used."""
+        if self._as_in_study:
+            return 3
         eager = settings.compile_mode is None and settings.gradient_accumulation_steps == 1
         least = 1 if eager and own_s >= LONG_STEP_S else max(2, settings.gradient_accumulation_steps)
         if not settings.num_workers:
@@ -218,12 +228,8 @@ class SimulatedBench:
         step = joint_step(self._task, settings)
         return float(step.waited_s) > 0.05 * float(step.seconds)
 
-    def _given_up(self, probe: Probe, step: Step, start_s: float) -> Measured:
-        """The second step of the warm-up was hopelessly slow."""
-        self.clock.spend(2 * float(step.seconds), "warm-up")
-        return self._one_step(probe, step, start_s, start_s + 2 * float(step.seconds))
-
     def _one_step(self, probe: Probe, step: Step, start_s: float, warmup_s: float) -> Measured:
+        """Of a trial that is given up: the last step of its warm-up."""
         rows = probe.settings.batch_size or 1
         return Measured(
             kind=probe.kind,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from benchmarks.simulated.baselines import BASELINES
+from benchmarks.simulated.drawing import draw_tasks
 from benchmarks.simulated.ours import ours
-from benchmarks.simulated.task import draw_tasks
 from benchmarks.simulated.trace import Score, Trace
 from benchmarks.simulated.world import BatchLimit, World, simulated_world
 
@@ -30,8 +30,8 @@ class Job:
     limit: BatchLimit
     budget_s: float
     seed: int
-    start_s: float | None = None
-    """Of a new process; None: as the machine has it."""
+    as_in_study: bool = False
+    """See ``SimulatedBench``."""
 
 
 def jobs_of(
@@ -42,7 +42,7 @@ def jobs_of(
     seeds: int,
     task_set: int = 0,
     limit: BatchLimit = "free",
-    start_s: float | None = None,
+    as_in_study: bool = False,
 ) -> list[Job]:
     """All combinations; a task's runs stand together."""
     wanted = set(kinds)
@@ -55,7 +55,7 @@ def jobs_of(
             limit=limit,
             budget_s=budget_s,
             seed=seed,
-            start_s=start_s,
+            as_in_study=as_in_study,
         )
         for task, strategy, budget_s, seed in itertools.product(tasks, strategies, budgets_s, range(seeds))
     ]
@@ -63,7 +63,7 @@ def jobs_of(
 
 def play(job: Job) -> Score:
     """One run."""
-    world = _world(job.task_set, job.task, job.limit, job.start_s)
+    world = _world(job.task_set, job.task, job.limit, job.as_in_study)
     return STRATEGIES[job.strategy](world, job.budget_s, job.seed).scored()
 
 
@@ -77,5 +77,5 @@ def play_all(jobs: Sequence[Job], *, processes: int = 1) -> list[Score]:
 
 
 @cache
-def _world(task_set: int, task: int, limit: BatchLimit, start_s: float | None) -> World:
-    return simulated_world(draw_tasks(task_set)[task], limit, start_s=start_s)
+def _world(task_set: int, task: int, limit: BatchLimit, as_in_study: bool) -> World:
+    return simulated_world(draw_tasks(task_set)[task], limit, as_in_study=as_in_study)

@@ -125,7 +125,7 @@ def _reason_table(scores: Sequence[Score], budgets: Sequence[float]) -> Iterator
                 found = [one for one in scores if belongs(one) and one.budget_s == budget]
                 some = [one for one in found if _reason(one) == reason]
                 lost = sum(one.believed - one.score for one in some) / max(1, len(found))
-                cells.append(f"{len(some) / max(1, len(found)):.0%}, {lost:.2f}")
+                cells.append(f"{len(some) / max(1, len(found)):.0%}, {round(lost, 2) + 0.0:.2f}")
         yield f"| {reason} | " + " | ".join(cells) + " |"
 
 

@@ -66,13 +66,13 @@ class World:
         return self.candidates.baseline
 
 
-def simulated_world(task: SimulatedTask, limit: BatchLimit = "free", *, start_s: float | None = None) -> World:
+def simulated_world(task: SimulatedTask, limit: BatchLimit = "free", *, as_in_study: bool = False) -> World:
     """The world of a drawn task.
 
     Args:
         task: The task.
         limit: Of the effective batch, for strategies and optimum alike.
-        start_s: What a new process takes; None: as the machine has it.
+        as_in_study: See ``SimulatedBench``.
     """
     hardware = hardware_record(task.machine, bf16_pays=task.bf16_pays)
     most = most_batch(task, limit)
@@ -85,7 +85,7 @@ def simulated_world(task: SimulatedTask, limit: BatchLimit = "free", *, start_s:
         candidates=candidates_of(simulated_facts(task), hardware, rules, task.baseline),
         most_batch=most,
         optimum=best_possible(task, limit),
-        bench=lambda seed: SimulatedBench(task, seed, start_s=start_s),
+        bench=lambda seed: SimulatedBench(task, seed, as_in_study=as_in_study),
         true_samples_per_s=lambda settings: float(true_samples_per_s(task, settings)),
         fits=lambda settings: bool(memory_gb(task, settings) <= task.machine.memory_gb),
     )

@@ -15,6 +15,7 @@ from autotune.measurement import Measured, OutOfMemory, Probe, TimedOut
 from autotune.settings import Settings
 from benchmarks import replay
 from benchmarks.simulated.bench import SimulatedBench
+from benchmarks.simulated.drawing import draw_tasks
 from benchmarks.simulated.machine import MACHINES, hardware_record
 from benchmarks.simulated.model import memory_gb, true_samples_per_s
 from benchmarks.simulated.noise import NoiseLevel
@@ -24,7 +25,7 @@ from benchmarks.simulated.plot import score_at
 from benchmarks.simulated.recorded import RecordedRow, RecordedTable, load_table, recorded_world, save_table
 from benchmarks.simulated.runs import jobs_of, play, play_all
 from benchmarks.simulated.summary import restricted_mean_s
-from benchmarks.simulated.task import SimulatedTask, draw_tasks
+from benchmarks.simulated.task import SimulatedTask
 from benchmarks.simulated.trace import Score
 
 QUIET = NoiseLevel(
