@@ -55,7 +55,7 @@ class Ledger:
     def too_large(self, settings: Settings) -> bool:
         """Whether no larger a batch ran out of memory under settings that need as much a row, and none so large ran.
 
-        A failure with more workers does not count: it may have been theirs.
+        A failure of RAM with more workers does not count: it may have been theirs.
         """
         trials = [*self.outcomes.values(), *self.parts.values()]
         alike = [one for one in trials if one.settings.batch_size and _alike(one.settings, settings)]
@@ -63,7 +63,7 @@ class Ledger:
         full = any(
             isinstance(one, OutOfMemory)
             and one.where != "shared memory"
-            and one.settings.num_workers <= settings.num_workers
+            and (one.where == "accelerator" or one.settings.num_workers <= settings.num_workers)
             and (one.settings.batch_size or 0) <= wanted
             for one in alike
         )
