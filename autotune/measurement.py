@@ -119,6 +119,8 @@ class Measured:
     kind: ProbeKind
     settings: Settings
     chunks: tuple[Chunk, ...]
+    stock_rows: int = 0
+    """Rows of the chunks that lay ready before the window and were not loaded anew meanwhile: no rate to last."""
     epoch_rows: int | None = None
     """Samples per epoch, None for streams of unknown length."""
     epoch_turn_s: float = 0.0
@@ -166,9 +168,10 @@ class Measured:
 
     @property
     def window_samples_per_s(self) -> float:
-        """Rows over seconds of the window, epoch ends not priced in."""
+        """Rows over seconds of the window, without those out of the loader's stock; epoch ends not priced in."""
         seconds = math.fsum(chunk.seconds for chunk in self.chunks)
-        return sum(chunk.rows for chunk in self.chunks) / seconds if seconds > 0 else 0.0
+        rows = sum(chunk.rows for chunk in self.chunks) - self.stock_rows
+        return max(0, rows) / seconds if seconds > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:

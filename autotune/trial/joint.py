@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ __all__ = ["NotFinite", "run_joint"]
 
 _OTHERS_CORES = 0.25  # other processes took this many of our cores: the window says little
 _REDOS = 2
+_COUNTS_READY = sys.platform != "darwin"  # what a window takes out of the stock can be told
 _STARVED_SHARE = 0.05  # of a window spent waiting: batches that lie ready would flatter the next
 
 
@@ -72,6 +74,7 @@ def run_joint(
         kind=probe.kind,
         settings=settings,
         chunks=window.chunks,
+        stock_rows=window.stock_rows,
         epoch_rows=epoch_rows,
         epoch_turn_s=epoch_turn_s(window, latency_s=_latency_s(live)),
         start_s=0.0 if was_started else live.stream.workers_start_s + live.stream.first_batch_s,
@@ -106,7 +109,7 @@ def _warm_up(live: Live, probe: Probe, begin: float, clock: Callable[[], float])
         live.step,
         live.rows,
         stock=settings.num_workers * (settings.prefetch_factor or 0),
-        workers=None if live.started else settings.num_workers,
+        workers=None if live.started or not _COUNTS_READY else settings.num_workers,
         least=max(2, settings.gradient_accumulation_steps),  # the first optimizer step allocates its state
         clock=clock,
         # elsewhere a step's host time is only the time to queue it

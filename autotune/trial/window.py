@@ -20,6 +20,7 @@ _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below t
 LONG_STEP_S = 0.5
 """A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
 _SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
+_STOCK_SHARE = 0.5  # of a window's batches that lay ready before: more say nothing about the workers
 _ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
@@ -34,6 +35,8 @@ class Window:
     """Chunks in which an epoch ended, kept apart."""
     epoch_ends: int
     cut: bool
+    stock_rows: int
+    """Rows more than the workers loaded meanwhile: they lay ready when the window began."""
     losses: tuple[torch.Tensor, ...]
     """First and last loss, detached."""
     largest_batch_rows: int
@@ -44,6 +47,7 @@ class Taken:
     """What a run of steps saw."""
 
     rows: int = 0
+    batches: int = 0
     waited_s: float = 0.0
     largest: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
@@ -60,6 +64,7 @@ def take_steps(
         loss = step(batch)
         rows = rows_of(batch)
         seen.rows += rows
+        seen.batches += 1
         seen.waited_s += waited_s
         seen.largest = max(seen.largest, rows)
         seen.losses[1:] = [loss]
@@ -161,24 +166,29 @@ def measure(
     least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
     ends: list[int] = []
-    elapsed_s, cut = 0.0, False
+    elapsed_s, cut, drawn = 0.0, False, 0
+    before = stream.ready() or 0
     timer.start()
-    while not cut and (len(seen) < least or (elapsed_s < window_s and len(seen) < most)):
+    while not cut and (len(seen) < least or (_goes_on(elapsed_s < window_s, drawn, seen) and len(seen) < most)):
         part, ends_before = Taken(), stream.epoch_ends
         take_steps(batches_per_chunk, stream, step, rows_of, part)
         elapsed_s = timer.mark()
         seen.append(part)
+        drawn = before - (stream.ready() or 0) - max(1, len(stream.worker_pids) // 2)  # batches come in bursts
         ends.append(stream.epoch_ends - ends_before)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
         if elapsed_s > give_up_s:
             cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
             break
     inside, crossed = _split(_chunks(seen, timer.spans_s()), ends)
+    batches = sum(part.batches for part in seen)
     return Window(
         chunks=inside or crossed,
         crossed=crossed,
         epoch_ends=sum(ends),
         cut=cut,
+        # within an epoch: at its end the workers stop loading ahead
+        stock_rows=0 if sum(ends) else max(0, drawn) * sum(part.rows for part in seen) // batches,
         losses=(seen[0].losses[0], seen[-1].losses[-1]),
         largest_batch_rows=max(part.largest for part in seen),
     )
@@ -199,6 +209,10 @@ def epoch_turn_s(window: Window, *, latency_s: float) -> float:
     s_per_row = math.fsum(chunk.seconds for chunk in window.chunks) / rows
     extra = math.fsum(chunk.seconds - chunk.rows * s_per_row for chunk in window.crossed)
     return max(0.0, extra / window.epoch_ends)
+
+
+def _goes_on(early: bool, drawn: int, seen: list[Taken]) -> bool:
+    return early or drawn > _STOCK_SHARE * sum(part.batches for part in seen)
 
 
 def _hopeless(rows: int, elapsed_s: float, chunks: int, cut_below_samples_per_s: float | None) -> bool:
