@@ -1,4 +1,4 @@
-"""A grid of settings measured twice, in opposite order, and kept as a recorded table.
+"""A grid of settings measured twice, in opposite order.
 
 The grid is every batch size x workers x threads first; then, at the fastest of these cells, every combination of memory
 format, optimizer implementation and precision that the product would try here, until there are enough points.
@@ -7,24 +7,22 @@ format, optimizer implementation and precision that the product would try here, 
 from __future__ import annotations
 
 import itertools
-import json
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from autotune.measurement import Measured, Outcome, Probe
+from autotune.measurement import Measured, Outcome, Probe, ProbeKind
 from autotune.settings import Settings
 from autotune.space import Candidates
-from benchmarks.probing import OTHERS_CORES, described
+from benchmarks.probing import described
 
-__all__ = ["Point", "Table", "cells", "fill", "flag_combinations", "record"]
+__all__ = ["POINT_DEADLINE_S", "Point", "cells", "fill", "flag_combinations"]
 
 POINT_DEADLINE_S = 15.0
 CUT_SHARE = 0.33  # of the best so far: after its first window, such a point is given up
+_PARTS_OF = 3  # settings whose step and loader are also measured alone
 _FLAGS = ("precision", "channels_last", "optimizer_implementation", "pin_memory", "cudnn_benchmark")
 
 Run = Callable[[Probe], Outcome]
@@ -36,6 +34,7 @@ class Point:
 
     settings: Settings
     outcomes: list[Outcome] = field(default_factory=list)
+    kind: ProbeKind = "joint"
 
     @property
     def measured(self) -> list[Measured]:
@@ -82,6 +81,8 @@ def fill(
 ) -> list[Point]:
     """Measures the grid in two passes; the second one runs in the opposite order and leaves out what was given up.
 
+    Last come step and loader alone, of the baseline and the fastest settings.
+
     Args:
         run: Answers joint probes.
         candidates: What may be tried.
@@ -99,6 +100,9 @@ def fill(
     for point in reversed(found):
         if not point.given_up:
             measure(point, number=2)
+    fastest = sorted(found, key=lambda point: -point.samples_per_s)[:_PARTS_OF]
+    for settings in dict.fromkeys([candidates.baseline, *(point.settings for point in fastest)]):
+        found += [measure(Point(settings, kind=kind), number=2) for kind in ("compute", "loader")]
     return found
 
 
@@ -113,7 +117,7 @@ class _Measure:
 
     def __call__(self, point: Point, *, number: int) -> Point:
         probe = Probe(
-            kind="joint",
+            kind=point.kind,
             settings=point.settings,
             window_s=self._window_s,
             deadline_s=POINT_DEADLINE_S,
@@ -124,9 +128,11 @@ class _Measure:
         outcome = self._run(probe)
         point.outcomes.append(outcome)
         rate = outcome.samples_per_s if isinstance(outcome, Measured) else 0.0
-        self._best = max(self._best, rate)
+        if number == 1:
+            self._best = max(self._best, rate)
         how = "cut" if isinstance(outcome, Measured) and outcome.cut else outcome.fate
-        self._say(f"pass {number}: {rate:.0f} samples/s, {how}, {outcome.cost_s:.1f} s: {self._name(point.settings)}")
+        name = self._name(point.settings)
+        self._say(f"pass {number}, {point.kind}: {rate:.0f} samples/s, {how}, {outcome.cost_s:.1f} s: {name}")
         return point
 
 
@@ -150,89 +156,3 @@ def _at_the_best(found: Sequence[Point], candidates: Candidates) -> Iterator[Set
             settings = point.settings.replace(**flags)
             if point.samples_per_s and candidates.refusal(settings) is None:
                 yield settings
-
-
-@dataclass(slots=True, kw_only=True)
-class Table:
-    """What was recorded of one workload."""
-
-    workload: str
-    machine: dict[str, Any]
-    baseline: Settings
-    locked: bool
-    rates: dict[Settings, list[float]]
-    """Rates over whole epochs, one per pass; empty where it failed or was cut."""
-    disturbed: int
-    """Points in whose windows other processes used the CPU."""
-    seconds: float
-    """Wall time of measuring it, new processes included."""
-
-    @property
-    def best(self) -> list[Settings]:
-        """Fastest first."""
-        good = [settings for settings, rates in self.rates.items() if rates]
-        return sorted(good, key=lambda settings: -statistics.fmean(self.rates[settings]))
-
-    @property
-    def scatter(self) -> float:
-        """Median difference between the passes, as a share."""
-        logs = [abs(math.log(rates[1] / rates[0])) for rates in self.rates.values() if len(rates) == 2]
-        return math.expm1(statistics.median(logs)) if logs else 0.0
-
-    @classmethod
-    def read(cls, path: Path) -> Table:
-        """The table that ``record`` wrote."""
-        document = json.loads(path.read_text())
-        rows = document["rows"]
-        return cls(
-            workload=document["workload"],
-            machine=document["machine"],
-            baseline=Settings.from_json(document["baseline"]),
-            locked=document["locked"],
-            rates={Settings.from_json(row["settings"]): _good_rates(row) for row in rows},
-            disturbed=sum((row["others_cores"] or 0.0) > OTHERS_CORES for row in rows),
-            seconds=document["seconds"],
-        )
-
-
-def record(path: Path, points: Sequence[Point], **facts: Any) -> Table:
-    """Writes the table, the whole file or none, and reads it again.
-
-    Args:
-        path: The file.
-        points: As ``fill`` returned them.
-        **facts: What is known of all of them: ``workload``, ``machine``, ``locked``, ``baseline`` (settings),
-            ``seconds`` of measuring, ``process_start_s``.
-    """
-    document = {
-        **facts,
-        "baseline": facts["baseline"].to_json(),
-        "point_deadline_s": POINT_DEADLINE_S,
-        "rows": [_row(point) for point in points],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(document).replace('{"settings"', '\n{"settings"') + "\n")  # one line a row
-    part.replace(path)
-    return Table.read(path)
-
-
-def _good_rates(row: dict[str, Any]) -> list[float]:
-    return [] if row["cut"] or row["fate"] != Measured.fate else row["samples_per_s"]
-
-
-def _row(point: Point) -> dict[str, Any]:
-    measured = point.measured
-    peaks = [one.peak_ram_bytes for one in measured if one.peak_ram_bytes is not None]
-    device = [one.peak_accelerator_bytes for one in measured if one.peak_accelerator_bytes is not None]
-    return {
-        "settings": point.settings.to_json(),
-        "fate": point.outcomes[-1].fate,
-        "cut": any(one.cut for one in measured),
-        "samples_per_s": [one.samples_per_s for one in measured],
-        "chunks": [[[chunk.rows, chunk.seconds, chunk.waited_s] for chunk in one.chunks] for one in measured],
-        "peak_ram_bytes": max(peaks, default=None),
-        "peak_accelerator_bytes": max(device, default=None),
-        "others_cores": max((one.others_cores or 0.0 for one in measured), default=None),
-        "cost_s": math.fsum(one.cost_s for one in point.outcomes),
-    }

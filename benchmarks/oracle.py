@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from autotune import TunedConfig
 from autotune.api import tune
-from autotune.hardware import Hardware
 from autotune.settings import Settings
-from benchmarks.grid import Table, fill, record
+from benchmarks.grid import fill
 from benchmarks.probing import Bench, Interleaved, described, interleave, opened
+from benchmarks.recording import Table, record
 from benchmarks.workloads import NAMES, Workload, workload
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
@@ -66,7 +66,7 @@ def main() -> None:
         print(f"grid's best, of {len(refined.entries)} raced: {described(best, table.baseline)}", flush=True)
         scored = [score(bench, answer, best, effort) for answer in answers]
     if arguments.out:
-        facts = {"workload": job.name, "locked": arguments.locked, "machine": machine(bench.hardware)}
+        facts = {"workload": job.name, "locked": arguments.locked, "machine": bench.hardware.to_json()}
         grid = {"grid_best": best.to_json(), "refined": refined.to_json(), "scatter_of_passes": table.scatter}
         arguments.out.write_text(json.dumps({**facts, **grid, "answers": scored}, indent=1) + "\n")
 
@@ -92,7 +92,6 @@ def measured_table(job: Workload, arguments: argparse.Namespace, effort: Effort)
     path = arguments.record or RECORDED / f"{job.name}{'-locked' if arguments.locked else ''}.json"
     began = time.monotonic()
     with opened(job, locked=arguments.locked) as bench:
-        baseline = bench.candidates.baseline
         points = fill(
             bench.run,
             bench.candidates,
@@ -101,9 +100,8 @@ def measured_table(job: Workload, arguments: argparse.Namespace, effort: Effort)
             window_s=effort.window_s,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
-    facts = {"workload": job.name, "machine": machine(bench.hardware), "locked": arguments.locked}
     times = {"seconds": time.monotonic() - began, "process_start_s": bench.start_s}
-    return record(path, points, baseline=baseline, **facts, **times)
+    return record(path, points, bench.candidates, workload=job.name, machine=bench.hardware, **times)
 
 
 def check(table: Table, job: Workload, *, locked: bool) -> None:
@@ -162,13 +160,6 @@ def score(bench: Bench, answer: tuple[TunedConfig, float, float], best: Settings
         "laps": laps.to_json(),
         **{name: evidence[name] for name in ("trials", "kept_baseline", "reason", "spent_s", "warnings")},
     }
-
-
-def machine(hardware: Hardware) -> dict[str, Any]:
-    """What rates depend on."""
-    facts = hardware.to_json()
-    names = ("cores", "cpu_model", "cpu_bf16_native", "ram_bytes", "accelerator", "platform", "python", "torch")
-    return {name: facts[name] for name in names}
 
 
 if __name__ == "__main__":

@@ -53,7 +53,10 @@ def photos(files: int = FILES, times: int = TIMES) -> ListedAgain:
 
 
 def make(size: int | None) -> Workload:
-    files, times = (FILES, TIMES) if size is None else (max(len(PHOTOS), size // 2), 2)
+    files, times = FILES, TIMES
+    if size is not None:
+        files = min(FILES, max(len(PHOTOS), size // 2))
+        times = max(1, size // files)
     return Workload(
         name="w1",
         summary=f"photos: {files} JPEG of {_SIZE[0]}x{_SIZE[1]} listed {times}x, decode and augment, 3 convolutions",
