@@ -106,7 +106,7 @@ def say(kind: str, ratios: list[float | None]) -> dict[str, Any] | None:
     missed = len(ratios) - len(reached)
     ratio = Ratio.of(reached) if reached else None
     said = f"{ratio.text('seed')} of the defaults' time" if ratio else "never reached"
-    print(f"{kind}: {said}" + (f"; {missed} seeds missed the target" if missed else ""))
+    print(f"{kind}: {said}" + (f"; {missed} of {len(ratios)} seeds missed the target" if missed else ""))
     return None if ratio is None else {**dataclasses.asdict(ratio), "missed": missed}
 
 

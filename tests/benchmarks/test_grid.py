@@ -148,6 +148,15 @@ def test_a_recorded_table_reads_back(
     assert [row["fate"] for row in rows] == ["measured", "measured", "measured", "timed out"]
     assert [[one["cut"] for one in passes] for passes in document["passes"]] == [[False] * 2] * 2 + [[True], [False]]
     assert rows[0]["peak_ram_bytes"] == 7
+    parts = {"cost_s", "start_s", "first_batch_s", "warmup_s", "data_wait_share"}  # what a replay takes, no more
+    assert set(rows[0]) == parts | {
+        "settings",
+        "kind",
+        "fate",
+        "samples_per_s",
+        "peak_ram_bytes",
+        "peak_accelerator_bytes",
+    }
     assert (rows[0]["start_s"], rows[0]["first_batch_s"], rows[0]["warmup_s"]) == pytest.approx((1.0, 0.5, 1.5))
     assert Hardware.from_json(document["machine"]) == hardware
     assert Facts.from_json(document["facts"]) == facts

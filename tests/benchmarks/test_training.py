@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import time_to_loss
 from benchmarks.honesty import say
 from benchmarks.time_to_loss import time_to
 from benchmarks.training import Loop, judged, plain_loop, train
@@ -115,3 +117,35 @@ def test_a_disturbed_round_is_left_out_of_the_summary(capsys: pytest.CaptureFixt
     summary = say(honesty_runs(0.8))
     assert summary["tuned"]["ratio"]["rounds"] == 2
     assert "1 of 3 rounds disturbed, 2 counted" in capsys.readouterr().out
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, curves: dict[str, list[tuple[float, int, float]]], seed: int) -> Any:
+    """``compare`` with trainings that are already known; the result, and what was asked."""
+    asked = []
+
+    def trained(name: str, **options: Any) -> dict[str, Any]:
+        kind = options["config"].stem if options.get("config") else "default"
+        asked.append((kind, options["limit"], options["seed"]))
+        return {"curve": curves[kind], "seconds": curves[kind][-1][0]}
+
+    monkeypatch.setattr(time_to_loss, "trained_in_child", trained)
+    configs = {"locked": Path("locked.json"), "free": Path("free.json")}
+    return time_to_loss.compare(Namespace(workload="w3", size=64), configs, seed), asked
+
+
+def test_the_target_is_the_loss_of_the_defaults_of_the_same_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One is there in half the time, the other one misses it within half as long again; both are said."""
+    curves = {
+        "default": [(10.0, 32, 2.0), (20.0, 64, 1.0)],
+        "locked": [(5.0, 32, 2.0), (10.0, 64, 1.0)],
+        "free": [(15.0, 64, 3.0), (30.0, 128, 1.5)],
+    }
+    found, asked = compared(monkeypatch, curves, seed=1)
+    assert asked == [("default", 3600.0, 1), ("free", 30.0, 1), ("locked", 30.0, 1)]
+    assert (found["target"], found["default_s"]) == (1.0, 20.0)
+    assert (found["locked"]["ratio"], found["free"]["ratio"]) == (0.5, None)
+    assert "free: not within 30.0 s" in capsys.readouterr().out
+    assert time_to_loss.say("free", [None]) is None
+    assert "free: never reached; 1 of 1 seeds missed the target" in capsys.readouterr().out
