@@ -74,7 +74,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=NAMES)
-    parser.add_argument("--points", type=int, default=Effort().points, help="settings in the grid, at most")
+    parser.add_argument("--points", type=int, default=Effort().points, help="settings in the grid, at most (1000: all)")
     parser.add_argument("--locked", action="store_true", help="keep the baseline's effective batch")
     parser.add_argument("--budgets", type=float, nargs="*", default=[60, 120, 300], help="seconds; none: table only")
     parser.add_argument("--table", type=Path, help="a recorded table, in place of measuring one")
