@@ -28,6 +28,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -196,10 +197,18 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def interpreter(name: str) -> str:
+    """Its path from anywhere; links are kept, since a virtual environment's interpreter is one."""
+    found = shutil.which(name)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{name} cannot be run")
+    return os.path.abspath(found)
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", nargs="?", help="name of a workload, such as w1")
-    parser.add_argument("--rivals", default=sys.executable, help="interpreter that has the rivals")
+    parser.add_argument("--rivals", type=interpreter, default=sys.executable, help="interpreter that has the rivals")
     parser.add_argument("--budget", type=float, help=f"seconds for each that takes a budget ({BUDGET_S:g})")
     parser.add_argument("--rounds", type=int, help=f"of the race ({ROUNDS})")
     parser.add_argument("--lap", type=float, help=f"seconds of a lap's window ({LAP_S:g})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
-from benchmarks.peers import judged
+from benchmarks.peers import interpreter, judged
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.answers import PEERS, Answer, Request, ask
 from benchmarks.side_by_side.laps import Laps, Standing, duel, paired
@@ -401,6 +402,15 @@ def test_a_peer_that_cannot_be_imported_is_not_installed(tmp_path: Path) -> None
     answer = ask("pytorch-autotune", REQUEST, python="false", script=[str(tmp_path / "none.py")])
     assert answer.fate == "not installed"
     assert "pytorch_autotune" in str(answer.error)
+
+
+def test_an_interpreter_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children run elsewhere; a virtual environment's link is not followed."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert interpreter("./python") == str(tmp_path / "python")
+    with pytest.raises(argparse.ArgumentTypeError, match="no-such"):
+        interpreter("./no-such")
 
 
 def test_answers_cross_processes_as_json() -> None:
