@@ -193,7 +193,7 @@ def scaled(module: Any, *, mode: str, accelerator: str, **options: Any) -> dict[
         tried[-1][1] = "measured"
 
     batch_size_scaling._try_loop_run = counted
-    quiet = {
+    quiet: dict[str, Any] = {
         "default_root_dir": tempfile.mkdtemp(),
         "logger": False,
         "enable_checkpointing": False,

@@ -32,7 +32,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +44,14 @@ from benchmarks.side_by_side.answers import PEERS, Answer, Request, answer_here,
 
 if TYPE_CHECKING:
     from autotune import Settings
-    from benchmarks.side_by_side.own import Session
+    from autotune.measurement import Outcome, Probe
+    from benchmarks.probing import Bench
+    from benchmarks.side_by_side.laps import Laps
+    from benchmarks.side_by_side.report import Field
 
 SCRIPT = ("-m", "benchmarks.peers")
 BUDGET_S, ROUNDS, LAP_S = 60.0, 6, 1.5
+DUEL_ROUNDS = 8
 TINY = {"budget": 25.0, "rounds": 2, "lap": 0.3}
 
 
@@ -66,6 +70,7 @@ def main() -> int:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """The whole run."""
+    from benchmarks.probing import opened
     from benchmarks.side_by_side import own, report
     from benchmarks.side_by_side.laps import Laps
 
@@ -79,20 +84,20 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         tiny=arguments.tiny,
     )
     job = load(request)
-    with own.opened(job, locked=arguments.locked) as session:
-        request = dataclasses.replace(request, base=job.batch_size, cap=session.cap)
-        known = known_answers(session, request)
-        defaults, hardware = session.defaults, session.hardware.to_json()
+    with opened(job, locked=arguments.locked) as bench:
+        request = dataclasses.replace(request, base=job.batch_size, cap=own.cap_of(bench))
+        known = known_answers(bench, request)
+        defaults, hardware = bench.candidates.baseline, bench.hardware.to_json()
     say(f"{job.name}: {job.summary}; {of_batch(request)}; budget {request.budget_s:g} s")
     answers, settings = tuned(request, known, defaults, arguments)
     field = report.field_of(defaults, answers, settings)
-    with own.opened(job, locked=arguments.locked) as session:
-        laps = Laps(defaults, field.entries, run=session.run, lap_s=arguments.lap, say=say)
+    with opened(job, locked=arguments.locked) as bench:
+        laps = Laps(defaults, field.entries, run=bench.run, lap_s=arguments.lap, say=say)
         began = time.perf_counter()
         laps.go(arguments.rounds)
         race_s = time.perf_counter() - began
         print("\n".join(report.lines(field, laps)), flush=True)
-        verdict = against_best(field, laps, session)
+        verdict = against_best(field, laps, bench.run, arguments.lap)
     return {
         "workload": job.name,
         "summary": job.summary,
@@ -140,21 +145,21 @@ def judged(answer: Answer, defaults: Settings) -> tuple[Answer, Settings | None]
         return dataclasses.replace(answer, fate="crashed", error=f"its answer is not possible: {error}"), None
 
 
-def known_answers(session: Session, request: Request) -> dict[str, tuple[Settings, Answer]]:
+def known_answers(bench: Bench, request: Request) -> dict[str, tuple[Settings, Answer]]:
     """What needs no tuning."""
     from benchmarks.side_by_side.own import with_workers
 
-    cores = session.hardware.cores
-    settings, notes = with_workers(session, session.defaults, cores)
+    cores = bench.hardware.cores
+    settings, notes = with_workers(bench, bench.candidates.baseline, cores)
     asked = Answer(peer="defaults", fate="answered", call=f"DataLoader(dataset, batch_size={request.base}, shuffle=…)")
     many = Answer(peer="cores", fate="answered", call=f"num_workers={cores}, kept between epochs", notes=tuple(notes))
-    return {"defaults": (session.defaults, asked), "cores": (settings, many)}
+    return {"defaults": (bench.candidates.baseline, asked), "cores": (settings, many)}
 
 
-def against_best(field: Any, laps: Any, session: Session) -> dict[str, Any]:
+def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome], lap_s: float) -> dict[str, Any]:
     """Ours over the best of the others: by the race of all, and in laps of these two alone."""
+    from benchmarks.probing import LapFailed, interleave
     from benchmarks.side_by_side import report
-    from benchmarks.side_by_side.laps import duel
 
     other = report.best_other(field, laps.standings)
     if "ours" not in field.settings or other is None:
@@ -162,21 +167,22 @@ def against_best(field: Any, laps: Any, session: Session) -> dict[str, Any]:
         return {}
     ours, theirs = field.settings["ours"], field.settings[other]
     verdict: dict[str, Any] = {"other": other, "in_race": report.in_race(field, laps, other)}
-    if ours == theirs:
-        verdict["duel"] = "1 by identity: the same settings"
+    try:
+        alone = interleave(run, [ours, theirs], rounds=DUEL_ROUNDS, lap_s=lap_s) if ours != theirs else None
+    except LapFailed as error:
+        verdict["alone"] = str(error)
     else:
-        set_up_s = laps.set_up_s(field.entry_of("ours")) + laps.set_up_s(field.entry_of(other))
-        result, verdict["duel"] = duel(ours, theirs, run=session.run, set_up_s=set_up_s)
-        verdict["log_ratios"] = list(result.log_ratios)
-    print(f"ours / best other ({PEERS[other].label}): {verdict['duel']}; in the race of all: {verdict['in_race']}")
+        verdict["alone"] = alone.ratio(ours, theirs).text("round") if alone else report.IDENTITY
+        verdict["laps"] = alone.to_json() if alone else None
+    print(f"ours / best other ({PEERS[other].label}): {verdict['alone']}; in the race of all: {verdict['in_race']}")
     return verdict
 
 
 def outcome_of(answer: Answer, settings: Settings | None, defaults: Settings) -> str:
     """One line while it runs."""
-    from benchmarks.side_by_side.report import short
+    from benchmarks.probing import described
 
-    return str(answer.error) if settings is None else short(settings, defaults)
+    return str(answer.error) if settings is None else described(settings, defaults)
 
 
 def of_batch(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 Each lap is one of the tuner's own race laps: steady state first, whole rounds of workers, samples not read before. A
 peer's ratio in a round is its rate over the geometric mean of the two laps of the defaults around it, so that a
-machine that drifts changes both alike.
+machine that drifts changes both alike. A lap in which others used the CPU is run once more.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autotune import Settings
-from autotune.measurement import Interval, Measured, Outcome, Probe, mean_interval
-from autotune.race import RaceResult, race
+from autotune.measurement import Measured, Outcome, Probe
+from benchmarks.probing import OTHERS_CORES, Ratio
 
-__all__ = ["Lap", "Laps", "Standing", "duel", "in_words", "paired"]
+__all__ = ["Lap", "Laps", "Standing", "paired"]
 
 # Compiling anew, or a step that takes many seconds, must fit.
 _DEADLINE_S = 300.0
-# Other processes took this many cores' worth of our time during a lap: it is run once more.
-_OTHERS_CORES = 0.25
 # After so many rounds, a peer that is this much slower than the defaults is out: its place is known.
 _SLOW_ROUNDS, _SLOW = 2, 0.5
-_DUEL_ROUNDS = 8
-_DUEL_LAP_S = 2.5  # planned, so that laps of 1.5 s are left after all that a lap costs beside its window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +127,7 @@ class Laps:
 
     def _lap(self, number: int, name: str | None) -> float | None:
         outcome = self._one(name)
-        if isinstance(outcome, Measured) and (outcome.others_cores or 0.0) > _OTHERS_CORES:
+        if isinstance(outcome, Measured) and (outcome.others_cores or 0.0) > OTHERS_CORES:
             again = self._one(name)
             outcome = again if isinstance(again, Measured) else outcome
         rate = outcome.samples_per_s if isinstance(outcome, Measured) and outcome.samples_per_s > 0 else None
@@ -155,53 +151,18 @@ class Laps:
             Probe(kind="lap", settings=settings, window_s=self._lap_s, deadline_s=_DEADLINE_S, seed=self._seed)
         )
 
-    def set_up_s(self, name: str | None) -> float:
-        """The most that a lap of ``name`` has cost."""
-        return max((lap.cost_s for lap in self.laps if lap.name == name), default=0.0)
-
     def to_json(self) -> list[dict[str, object]]:
         """Every lap in its order."""
         return [dataclasses.asdict(lap) for lap in self.laps]
 
 
-def paired(one: Standing, other: Standing) -> tuple[float, Interval | None, int] | None:
-    """Mean ratio of two entries over the rounds that both drove, its 95 % interval, and the rounds."""
+def paired(one: Standing, other: Standing) -> Ratio | None:
+    """Ratio of two entries over the rounds that both drove; None: there is no such round."""
     ours, theirs = (dict(zip(each.rounds, each.ratios, strict=True)) for each in (one, other))
-    logs = [math.log(ours[number] / theirs[number]) for number in ours if number in theirs]
-    return _exponentiated(logs) if logs else None
-
-
-def duel(
-    ours: Settings, other: Settings, *, run: Callable[[Probe], Outcome], set_up_s: float
-) -> tuple[RaceResult, str]:
-    """``ours`` against ``other`` alone, in the tuner's own race, and the ratio in words.
-
-    Args:
-        ours: The one.
-        other: The other.
-        run: Answers ``lap`` probes.
-        set_up_s: What the first laps of both will cost.
-    """
-    budget_s = set_up_s + 2 * (_DUEL_ROUNDS + 2) * _DUEL_LAP_S
-    result = race(other, [ours], run=run, budget_s=budget_s, margin=0.0, min_rounds=5, max_rounds=_DUEL_ROUNDS)[0]
-    if result.undecided or not result.rounds:
-        return result, f"no duel: {result.undecided}"
-    return result, in_words(_exponentiated(result.log_ratios))
-
-
-def in_words(ratio: tuple[float, Interval | None, int]) -> str:
-    """A ratio with its interval."""
-    mean, interval, rounds = ratio
-    spread = f" (95 % interval {interval.low:.3f} to {interval.high:.3f})" if interval else ""
-    return f"{mean:.3f}{spread}, {rounds} rounds"
+    ratios = [ours[number] / theirs[number] for number in ours if number in theirs]
+    return Ratio.of(ratios) if ratios else None
 
 
 def _fate(outcome: Outcome) -> str:
     said = getattr(outcome, "reason", None) or getattr(outcome, "message", None)
     return f"{outcome.fate} ({said.splitlines()[0][:150]})" if said else outcome.fate
-
-
-def _exponentiated(logs: Sequence[float]) -> tuple[float, Interval | None, int]:
-    found = mean_interval(logs)
-    interval = Interval(math.exp(found.low), math.exp(found.high)) if found else None
-    return math.exp(statistics.fmean(logs)), interval, len(logs)

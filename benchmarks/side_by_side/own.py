@@ -1,79 +1,46 @@
-"""This package as a peer, what articles advise, and the sandbox in which all of it is measured."""
+"""This package as a peer, and what articles advise."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from autotune import Settings, Space, Task
-from autotune.hardware import Hardware, Limits
+from autotune import Settings
 from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, outcome_from_json
-from autotune.planner import CPU, GPU, Pace
-from autotune.sandbox import Sandbox
-from autotune.space import BatchRules, Candidates
+from benchmarks.probing import Bench, opened
 from benchmarks.side_by_side.answers import Answer, Request, load
 
-__all__ = ["Session", "advised", "articles", "fitted", "opened", "ours", "training_steps", "with_workers"]
+__all__ = ["advised", "articles", "cap_of", "fitted", "ours", "training_steps", "with_workers"]
 
 ARTICLES_WORKERS = 4
 _FIT_WINDOW_S, _FIT_DEADLINE_S = 0.5, 120.0
 _OURS = "torch-autotune"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """The product's sandbox around a workload, with what it found out about it."""
-
-    candidates: Candidates
-    hardware: Hardware
-    pace: Pace
-    run: Callable[[Probe], Outcome]
-
-    @property
-    def defaults(self) -> Settings:
-        return self.candidates.baseline
-
-    @property
-    def cap(self) -> int:
-        """Largest batch that is allowed, the product's own default cap."""
-        return min(self.candidates.max_batch_size, self.candidates.max_effective_batch_size)
+def cap_of(bench: Bench) -> int:
+    """Largest batch that is allowed: the product's own default cap."""
+    return min(bench.candidates.max_batch_size, bench.candidates.max_effective_batch_size)
 
 
-@contextmanager
-def opened(job: Any, *, locked: bool) -> Iterator[Session]:
-    """The session of a workload; ``locked``: the batch stays as it is."""
-    task = Task(job.model, job.loader(), loss_fn=job.loss_fn, optimizer=job.optimizer, name=job.name)
-    hardware = Hardware.detect()
-    limits = Limits.of(hardware)
-    rules = BatchRules(base_batch_size=job.batch_size, effective_batch_size="keep" if locked else None)
-    with Sandbox(task, hardware, limits) as box:
-        facts = box.describe()
-        candidates = Candidates.of(facts, box.hardware, limits, rules, Space())
-        pace = GPU if box.hardware.accelerator else CPU
-        yield Session(candidates=candidates, hardware=box.hardware, pace=pace, run=box.run)
-
-
-def with_workers(session: Session, settings: Settings, workers: int) -> tuple[Settings, list[str]]:
+def with_workers(bench: Bench, settings: Settings, workers: int) -> tuple[Settings, list[str]]:
     """``settings`` with workers that are kept between epochs, as far as the data allows any."""
-    refused = session.candidates.dropped.get("num_workers")
+    refused = bench.candidates.dropped.get("num_workers")
     if refused:
         return settings, [f"no workers: {refused}"]
-    most = min(workers, session.candidates.most_workers)
-    keep = "persistent_workers" not in session.candidates.dropped
+    most = min(workers, bench.candidates.most_workers)
+    keep = "persistent_workers" not in bench.candidates.dropped
     return settings.replace(num_workers=most, prefetch_factor=2, persistent_workers=keep), []
 
 
 def articles(request: Request) -> Answer:
     """Four workers, pinned memory, autocast to bf16, channels_last, the largest batch up to the cap that runs."""
-    with opened(load(request), locked=request.locked) as session:
+    with opened(load(request), locked=request.locked) as bench:
         began = time.perf_counter()
-        settings, notes = advised(session, request)
-        settings, tried = fitted(session, settings, request)
+        settings, notes = advised(bench, request)
+        settings, tried = fitted(bench, settings, request)
         if not isinstance(tried[-1], Measured):
             notes.append(f"seen to run before the race: no ({tried[-1].fate})")
         return Answer(
@@ -88,13 +55,13 @@ def articles(request: Request) -> Answer:
         )
 
 
-def advised(session: Session, request: Request) -> tuple[Settings, list[str]]:
+def advised(bench: Bench, request: Request) -> tuple[Settings, list[str]]:
     """The advice as settings, with what does not apply here."""
-    settings, notes = with_workers(session, session.defaults, ARTICLES_WORKERS)
-    settings = settings.replace(precision="bf16-mixed", pin_memory=session.hardware.accelerator is not None)
-    if session.hardware.accelerator is None:
+    settings, notes = with_workers(bench, bench.candidates.baseline, ARTICLES_WORKERS)
+    settings = settings.replace(precision="bf16-mixed", pin_memory=bench.hardware.accelerator is not None)
+    if bench.hardware.accelerator is None:
         notes.append("pinned memory has no meaning without an accelerator: left out")
-    if session.candidates.facts.has_conv_4d:
+    if bench.candidates.facts.has_conv_4d:
         settings = settings.replace(channels_last=True)
     else:
         notes.append("no images: channels_last left out")
@@ -105,12 +72,12 @@ def advised(session: Session, request: Request) -> tuple[Settings, list[str]]:
     return settings, notes
 
 
-def fitted(session: Session, settings: Settings, request: Request) -> tuple[Settings, list[Outcome]]:
+def fitted(bench: Bench, settings: Settings, request: Request) -> tuple[Settings, list[Outcome]]:
     """``settings`` with its batch halved until it runs, but not below the base; and what was tried."""
     tried: list[Outcome] = []
     while True:
         probe = Probe(kind="joint", settings=settings, window_s=_FIT_WINDOW_S, deadline_s=_FIT_DEADLINE_S)
-        tried.append(session.run(probe))
+        tried.append(bench.run(probe))
         size = settings.batch_size or 1
         if not isinstance(tried[-1], OutOfMemory) or request.locked or size <= request.base:
             return settings, tried

@@ -16,9 +16,11 @@ import optuna
 from autotune import Settings
 from autotune.errors import SettingsError
 from autotune.measurement import Measured, Outcome, Probe
+from autotune.planner import CPU, GPU
 from autotune.space import Candidates
+from benchmarks.probing import opened
 from benchmarks.side_by_side.answers import Answer, Request, load
-from benchmarks.side_by_side.own import opened, training_steps
+from benchmarks.side_by_side.own import training_steps
 
 __all__ = ["Searched", "search", "suggested", "tpe", "tpe_eager"]
 
@@ -57,14 +59,14 @@ def tpe_eager(request: Request) -> Answer:
 def _answer(peer: str, request: Request, *, left_out: tuple[str, ...]) -> Answer:
     job = load(request)
     began = time.perf_counter()
-    with opened(job, locked=request.locked) as session:
+    with opened(job, locked=request.locked) as bench:
         found = search(
-            without(session.candidates, left_out),
-            cores=session.hardware.cores,
+            without(bench.candidates, left_out),
+            cores=bench.hardware.cores,
             cap=request.cap,
-            run=session.run,
+            run=bench.run,
             budget_s=request.budget_s,
-            window_s=session.pace.window_s,
+            window_s=(GPU if bench.hardware.accelerator else CPU).window_s,
             least_trials=3 if request.tiny else LEAST_TRIALS,
             seed=request.seed,
             started_s=began,

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune import Settings
+from benchmarks.probing import described
 from benchmarks.side_by_side.answers import PEERS, Answer
-from benchmarks.side_by_side.laps import Laps, Standing, in_words, paired
+from benchmarks.side_by_side.laps import Laps, Standing, paired
 
-__all__ = ["Field", "best_other", "field_of", "lines", "short"]
+__all__ = ["IDENTITY", "Field", "best_other", "field_of", "in_race", "lines"]
+
+IDENTITY = "1 by identity: the same settings"
 
 _HEAD = (
     "| peer | samples/s | ratio to the defaults: median (min–max), rounds | tuning: seconds, steps | claimed → raced "
@@ -78,15 +81,9 @@ def in_race(field: Field, laps: Laps, other: str) -> str:
     """Ours over ``other`` by the rounds of the race of all."""
     ours, theirs = field.entry_of("ours"), field.entry_of(other)
     if field.settings["ours"] == field.settings[other]:
-        return "1 by identity: the same settings"
+        return IDENTITY
     found = paired(_standing(laps, ours), _standing(laps, theirs))
-    return in_words(found) if found else "no round that both drove"
-
-
-def short(settings: Settings, defaults: Settings) -> str:
-    """What a setting changes."""
-    changes = {name: pair[1] for name, pair in defaults.differences(settings).items()}
-    return ", ".join(f"{name}={value}" for name, value in changes.items()) or "the defaults"
+    return found.text("round") if found else "no round that both drove"
 
 
 def _standing(laps: Laps, entry: str | None) -> Standing:
@@ -107,7 +104,7 @@ def _row(peer: str, field: Field, laps: Laps) -> str:
     ratio = "1 by identity"
     if entry is not None:
         ratio = f"{_spread(standing)}{f'; left: {standing.left}' if standing.left else ''}"
-    answered = short(field.settings[peer], field.defaults)
+    answered = described(field.settings[peer], field.defaults)
     return f"| {PEERS[peer].label} | {rate} | {ratio} | {_cost(answer)} | {_claim(answer, standing)} | {answered} |"
 
 

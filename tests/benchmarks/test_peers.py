@@ -15,11 +15,12 @@ import pytest
 
 from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
-from benchmarks.peers import interpreter, judged
+from benchmarks.peers import against_best, interpreter, judged
+from benchmarks.probing import Bench
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.answers import PEERS, Answer, Request, ask
-from benchmarks.side_by_side.laps import Laps, Standing, duel, paired
-from benchmarks.side_by_side.own import Session, advised, fitted, training_steps
+from benchmarks.side_by_side.laps import Laps, Standing, paired
+from benchmarks.side_by_side.own import advised, cap_of, fitted, training_steps
 from benchmarks.side_by_side.plain_tpe import search, without
 from benchmarks.side_by_side.rivals import batch_answer, knobs_of_loadtune, knobs_of_trial
 from tests.planner.fake_machine import FakeMachine, candidates, hardware
@@ -131,19 +132,8 @@ def test_two_entries_are_paired_over_the_rounds_both_drove() -> None:
     other = Standing(rounds=[0, 1, 3], ratios=[1.0, 1.1, 9.0])
     found = paired(one, other)
     assert found is not None
-    mean, interval, rounds = found
-    assert (mean, rounds) == (pytest.approx(2.0), 2)
-    assert interval is not None
-    assert interval.low == pytest.approx(2.0)
+    assert (found.median, found.low, found.rounds) == (pytest.approx(2.0), pytest.approx(2.0), 2)
     assert paired(one, Standing()) is None
-
-
-def test_the_duel_is_ours_over_the_other() -> None:
-    """Not the other way round."""
-    machine = FakeMachine(lambda settings: 130.0 if settings == WIDE else 100.0, trial_s=0.0)
-    result, words = duel(WIDE, WORKERS, run=machine.run, set_up_s=0.0)
-    assert result.median == pytest.approx(1.3)
-    assert words.startswith("1.300")
 
 
 def field(**settings: Settings) -> report.Field:
@@ -179,17 +169,43 @@ def test_the_best_of_the_others_is_never_ours() -> None:
     shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WORKERS)
     _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 125.0, WORKERS: 150.0})
     assert report.best_other(shown, laps.standings) == "lightning"
-    assert report.in_race(shown, laps, "lightning").startswith("1.200")
+    assert report.in_race(shown, laps, "lightning").startswith("1.20")
     _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 80.0, WORKERS: 150.0})
     assert report.best_other(shown, laps.standings) == "defaults"
-    assert report.in_race(shown, laps, "defaults").startswith("1.500")
+    assert report.in_race(shown, laps, "defaults").startswith("1.50")
 
 
-def test_ours_that_is_the_same_as_the_best_other_ties_by_identity() -> None:
-    """Noise between two names of one thing is no result."""
+def test_ours_meets_the_best_of_the_others_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours over theirs, not the other way round, in laps that are not those of the race of all."""
+    shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WORKERS)
+    speed = {DEFAULTS: 100.0, WIDE: 125.0, WORKERS: 150.0}
+    _, laps = printed(shown, speed)
+    track = Track(lambda settings, _: measured(settings, 2 * speed[settings]))
+    verdict = against_best(shown, laps, track, 1.5)
+    assert verdict["other"] == "lightning"
+    assert verdict["alone"].startswith("1.20 (")
+    assert {probe.settings for probe in track.probes} == {WIDE, WORKERS}
+    assert "Lightning Tuner, power): 1.20" in capsys.readouterr().out
+
+
+def test_the_same_settings_tie_by_identity() -> None:
+    """Noise between two names of one thing is no result; nothing is driven for it."""
     shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WIDE)
     _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 125.0})
-    assert "identity" in report.in_race(shown, laps, "lightning")
+    track = Track(lambda settings, _: measured(settings, 100.0))
+    verdict = against_best(shown, laps, track, 1.5)
+    assert verdict["alone"] == verdict["in_race"] == report.IDENTITY
+    assert not track.probes
+
+
+def test_a_meeting_that_fails_is_said() -> None:
+    """The figures of the race of all stay."""
+    shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WORKERS)
+    _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 125.0, WORKERS: 150.0})
+    broken = Rejected(kind="lap", settings=WORKERS, phase="step", reason="a passing fault")
+    verdict = against_best(shown, laps, lambda _: broken, 1.5)
+    assert "a passing fault" in verdict["alone"]
+    assert verdict["in_race"].startswith("1.20")
 
 
 @pytest.mark.parametrize(
@@ -252,10 +268,9 @@ def test_an_answer_that_is_no_settings_counts_as_a_crash() -> None:
     assert settings == WORKERS
 
 
-def session(machine: FakeMachine, **more: Any) -> Session:
+def bench(machine: FakeMachine, **more: Any) -> Bench:
     facts = SimpleNamespace(**{**vars(candidates().facts), "has_conv_4d": True})
-    pace: Any = None
-    return Session(candidates=candidates(facts=facts, **more), hardware=hardware(), pace=pace, run=machine.run)
+    return Bench(run=machine.run, candidates=candidates(facts=facts, **more), hardware=hardware(), start_s=0.0)
 
 
 def test_the_articles_take_the_largest_batch_that_runs() -> None:
@@ -266,7 +281,8 @@ def test_the_articles_take_the_largest_batch_that_runs() -> None:
             return None
         return OutOfMemory(kind="joint", settings=probe.settings, where="allocator", message="no room")
 
-    shown = session(FakeMachine(lambda _: 100.0, fate=fate))
+    shown = bench(FakeMachine(lambda _: 100.0, fate=fate))
+    assert cap_of(shown) == 256
     settings, notes = advised(shown, REQUEST)
     assert (settings.batch_size, settings.num_workers, settings.precision) == (256, 4, "bf16-mixed")
     assert settings.channels_last
@@ -280,7 +296,7 @@ def test_the_articles_take_the_largest_batch_that_runs() -> None:
 def test_a_locked_batch_stays_in_the_advice() -> None:
     """And what changes nothing but the batch is left out, with a word."""
     locked = dataclasses.replace(REQUEST, locked=True, cap=32)
-    settings, notes = advised(session(FakeMachine(lambda _: 100.0)), locked)
+    settings, notes = advised(bench(FakeMachine(lambda _: 100.0)), locked)
     assert settings.batch_size == 32
     assert any("locked" in note for note in notes)
     answer = ask("lightning", locked, python="no-such-python", script=["-c", ""])
