@@ -62,75 +62,93 @@ def main() -> int:
         answer_here(arguments.peer, Request(**json.loads(arguments.request)), arguments.to)
         return 0
     with own_kernels():
-        document = run(arguments)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+        document = tuned(arguments)
+        keep(document, arguments.out)  # an answer may have taken minutes: it must not be lost with the race
+        document.update(raced(document, arguments))
+        keep(document, arguments.out)
     return 0
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The whole run."""
+def tuned(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What every peer answers; with ``--answers``, what it answered in an earlier run."""
     from benchmarks.probing import opened
-    from benchmarks.side_by_side import own, report
-    from benchmarks.side_by_side.laps import Laps
+    from benchmarks.side_by_side.own import cap_of
 
-    request = Request(
-        workload=arguments.workload,
-        budget_s=arguments.budget,
-        base=0,
-        cap=0,
-        locked=arguments.locked,
-        seed=arguments.seed,
-        tiny=arguments.tiny,
-    )
+    given = {name: getattr(arguments, name) for name in ("workload", "locked", "seed", "tiny")}
+    request = Request(**given, budget_s=arguments.budget, base=0, cap=0)
     job = load(request)
     with opened(job, locked=arguments.locked) as bench:
-        request = dataclasses.replace(request, base=job.batch_size, cap=own.cap_of(bench))
+        request = dataclasses.replace(request, base=job.batch_size, cap=cap_of(bench))
         known = known_answers(bench, request)
-        defaults, hardware = bench.candidates.baseline, bench.hardware.to_json()
-    say(f"{job.name}: {job.summary}; {of_batch(request)}; budget {request.budget_s:g} s")
-    answers, settings = tuned(request, known, defaults, arguments)
-    field = report.field_of(defaults, answers, settings)
-    with opened(job, locked=arguments.locked) as bench:
+        document = {
+            "summary": f"{job.name}: {job.summary}",
+            "request": dataclasses.asdict(request),
+            "hardware": bench.hardware.to_json(),
+            "defaults": bench.candidates.baseline.to_json(),
+        }
+    print(heading(document), flush=True)
+    if arguments.answers:
+        earlier = json.loads(arguments.answers.read_text())
+        return {**document, "answers": earlier_answers(earlier, document)}
+    answers = {}
+    for peer in PEERS:
+        if arguments.only is None or peer in (*arguments.only, "defaults"):
+            python = arguments.rivals if PEERS[peer].rival else sys.executable
+            answers[peer] = known.get(peer) or ask(peer, request, python=python, script=SCRIPT)
+            say(f"{PEERS[peer].label}: {answers[peer].fate} {answers[peer].error or ''}")
+    return {**document, "answers": {peer: answer.to_json() for peer, answer in answers.items()}}
+
+
+def raced(document: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The race of all answers, and ours against the best of the others."""
+    from autotune import Settings
+    from benchmarks.probing import opened
+    from benchmarks.side_by_side import report
+    from benchmarks.side_by_side.laps import Laps
+
+    defaults = Settings.from_json(document["defaults"])
+    found = {peer: judged(Answer.from_json(one), defaults) for peer, one in document["answers"].items()}
+    answers = {peer: answer for peer, (answer, _) in found.items()}
+    field = report.field_of(defaults, answers, {peer: one for peer, (_, one) in found.items() if one is not None})
+    began = time.perf_counter()
+    with opened(load(Request(**document["request"])), locked=arguments.locked) as bench:
         laps = Laps(defaults, field.entries, run=bench.run, lap_s=arguments.lap, say=say)
-        began = time.perf_counter()
         laps.go(arguments.rounds)
-        race_s = time.perf_counter() - began
         print("\n".join(report.lines(field, laps)), flush=True)
         verdict = against_best(field, laps, bench.run, arguments.lap)
     return {
-        "workload": job.name,
-        "summary": job.summary,
-        "request": dataclasses.asdict(request),
-        "hardware": hardware,
-        "answers": {peer: answer.to_json() for peer, answer in answers.items()},
-        "defaults": defaults.to_json(),
-        "settings": {peer: one.to_json() for peer, one in settings.items()},
+        "settings": {peer: one.to_json() for peer, one in field.settings.items()},
         "laps": laps.to_json(),
         "standings": {name: dataclasses.asdict(standing) for name, standing in laps.standings.items()},
-        "race_s": race_s,
         "ours_over_best_other": verdict,
+        "race_s": time.perf_counter() - began,
     }
 
 
-def tuned(
-    request: Request, known: Mapping[str, tuple[Settings, Answer]], defaults: Settings, arguments: argparse.Namespace
-) -> tuple[dict[str, Answer], dict[str, Settings]]:
-    """Every peer's answer, and the settings of those that gave possible ones."""
-    answers: dict[str, Answer] = {}
-    settings: dict[str, Settings] = {}
-    for peer in PEERS:
-        if arguments.only and peer not in (*arguments.only, "defaults"):
-            continue
-        if peer in known:
-            settings[peer], answers[peer] = known[peer]
-        else:
-            python = arguments.rivals if PEERS[peer].rival else sys.executable
-            answer, found = judged(ask(peer, request, python=python, script=SCRIPT), defaults)
-            answers[peer] = answer
-            settings.update({} if found is None else {peer: found})
-        say(f"{PEERS[peer].label}: {answers[peer].fate}, {outcome_of(answers[peer], settings.get(peer), defaults)}")
-    return answers, settings
+def earlier_answers(earlier: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+    """The answers of an earlier run of the same question on the same machine."""
+    for name, part in (("request", ("workload", "base", "cap", "locked", "tiny")), ("defaults", document["defaults"])):
+        if any(earlier[name].get(key) != document[name].get(key) for key in part):
+            raise SystemExit(f"the earlier run is another one: {earlier[name]}, not {document[name]}")
+    return earlier["answers"]
+
+
+def keep(document: Mapping[str, Any], path: Path | None) -> None:
+    """Writes what there is so far."""
+    if path is not None:
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def heading(document: Mapping[str, Any]) -> str:
+    """What was asked, and where."""
+    request, machine = document["request"], document["hardware"]
+    batch = f"batch locked at {request['base']}" if request["locked"] else f"batch {request['base']}"
+    cap = "" if request["locked"] else f" (cap {request['cap']} for all)"
+    accelerator = (machine["accelerator"] or {}).get("name", "no accelerator")
+    return (
+        f"{document['summary']}; {batch}{cap}; budget {request['budget_s']:g} s. "
+        f"{machine['cores']} cores, {machine['cpu_model']}, {accelerator}, torch {machine['torch']}.\n"
+    )
 
 
 def judged(answer: Answer, defaults: Settings) -> tuple[Answer, Settings | None]:
@@ -145,15 +163,22 @@ def judged(answer: Answer, defaults: Settings) -> tuple[Answer, Settings | None]
         return dataclasses.replace(answer, fate="crashed", error=f"its answer is not possible: {error}"), None
 
 
-def known_answers(bench: Bench, request: Request) -> dict[str, tuple[Settings, Answer]]:
+def known_answers(bench: Bench, request: Request) -> dict[str, Answer]:
     """What needs no tuning."""
     from benchmarks.side_by_side.own import with_workers
 
     cores = bench.hardware.cores
     settings, notes = with_workers(bench, bench.candidates.baseline, cores)
-    asked = Answer(peer="defaults", fate="answered", call=f"DataLoader(dataset, batch_size={request.base}, shuffle=…)")
-    many = Answer(peer="cores", fate="answered", call=f"num_workers={cores}, kept between epochs", notes=tuple(notes))
-    return {"defaults": (bench.candidates.baseline, asked), "cores": (settings, many)}
+    return {
+        "defaults": Answer(peer="defaults", fate="answered", call=f"DataLoader(dataset, batch_size={request.base})"),
+        "cores": Answer(
+            peer="cores",
+            fate="answered",
+            changes=settings.to_json(),
+            call=f"num_workers={cores}, kept between epochs",
+            notes=tuple(notes),
+        ),
+    }
 
 
 def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome], lap_s: float) -> dict[str, Any]:
@@ -176,18 +201,6 @@ def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome], lap_
         verdict["laps"] = alone.to_json() if alone else None
     print(f"ours / best other ({PEERS[other].label}): {verdict['alone']}; in the race of all: {verdict['in_race']}")
     return verdict
-
-
-def outcome_of(answer: Answer, settings: Settings | None, defaults: Settings) -> str:
-    """One line while it runs."""
-    from benchmarks.probing import described
-
-    return str(answer.error) if settings is None else described(settings, defaults)
-
-
-def of_batch(request: Request) -> str:
-    """The batch rule in words."""
-    return f"batch locked at {request.base}" if request.locked else f"batch {request.base}, cap {request.cap} for all"
 
 
 @contextmanager
@@ -220,7 +233,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--lap", type=float, help=f"seconds of a lap's window ({LAP_S:g})")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=list(PEERS), help="these peers (and the defaults)")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--answers", type=Path, help="race the answers in an earlier run's --out anew")
+    parser.add_argument("--out", type=Path, help="JSON of all answers, settings and laps")
     parser.add_argument("--tiny", action="store_true", help="to try it out: few samples, short laps")
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument("--free", dest="locked", action="store_false", help="the batch may grow (default)")

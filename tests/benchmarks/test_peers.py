@@ -15,7 +15,7 @@ import pytest
 
 from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
-from benchmarks.peers import against_best, interpreter, judged
+from benchmarks.peers import against_best, earlier_answers, interpreter, judged
 from benchmarks.probing import Bench
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.answers import PEERS, Answer, Request, ask
@@ -418,6 +418,17 @@ def test_a_peer_that_cannot_be_imported_is_not_installed(tmp_path: Path) -> None
     answer = ask("pytorch-autotune", REQUEST, python="false", script=[str(tmp_path / "none.py")])
     assert answer.fate == "not installed"
     assert "pytorch_autotune" in str(answer.error)
+
+
+def test_answers_of_another_question_are_not_raced() -> None:
+    """An earlier run counts only with the same workload, cap, batch rule and defaults."""
+    document = {"request": dataclasses.asdict(REQUEST), "defaults": DEFAULTS.to_json()}
+    earlier = {**document, "answers": {"ours": Answer(peer="ours", fate="answered").to_json()}}
+    other_budget = {**document, "request": {**document["request"], "budget_s": 120.0, "seed": 3}}
+    assert earlier_answers(earlier, other_budget) == earlier["answers"]
+    for changed in ({"request": {**document["request"], "cap": 64}}, {"defaults": WORKERS.to_json()}):
+        with pytest.raises(SystemExit, match="another"):
+            earlier_answers(earlier, {**document, **changed})
 
 
 def test_an_interpreter_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
