@@ -14,6 +14,9 @@ left out.
 Then all distinct answers race, see ``side_by_side/laps.py``; at the end the tuner's answer meets the best of the others
 alone, in laps of their own, since the best of several is partly the luckiest.
 
+With a budget of 60 s on two cores it takes about 20 minutes. ``--answers`` races the answers in an earlier run's
+``--out`` anew, where others used the machine during the first race.
+
 Rivals run in the interpreter named by ``--rivals``; those it does not have are listed as such. To make one:
 
     python -m venv rivals
@@ -107,7 +110,10 @@ def raced(document: Mapping[str, Any], arguments: argparse.Namespace) -> dict[st
     from benchmarks.side_by_side.laps import Laps
 
     defaults = Settings.from_json(document["defaults"])
-    found = {peer: judged(Answer.from_json(one), defaults) for peer, one in document["answers"].items()}
+    found = {
+        peer: judged(Answer.from_json(one), defaults, document["request"]["cap"])
+        for peer, one in document["answers"].items()
+    }
     answers = {peer: answer for peer, (answer, _) in found.items()}
     field = report.field_of(defaults, answers, {peer: one for peer, (_, one) in found.items() if one is not None})
     began = time.perf_counter()
@@ -115,7 +121,7 @@ def raced(document: Mapping[str, Any], arguments: argparse.Namespace) -> dict[st
         laps = Laps(defaults, field.entries, run=bench.run, lap_s=arguments.lap, say=say)
         laps.go(arguments.rounds)
         print("\n".join(report.lines(field, laps)), flush=True)
-        verdict = against_best(field, laps, bench.run, arguments.lap)
+        verdict = against_best(field, laps, bench.run)
     return {
         "settings": {peer: one.to_json() for peer, one in field.settings.items()},
         "laps": laps.to_json(),
@@ -151,16 +157,20 @@ def heading(document: Mapping[str, Any]) -> str:
     )
 
 
-def judged(answer: Answer, defaults: Settings) -> tuple[Answer, Settings | None]:
+def judged(answer: Answer, defaults: Settings, cap: int) -> tuple[Answer, Settings | None]:
     """The settings of an answer; an answer that is no settings counts as a crash."""
     from autotune.errors import SettingsError
 
     if answer.fate != "answered":
         return answer, None
     try:
-        return answer, defaults.replace(**answer.changes)
+        settings = defaults.replace(**answer.changes)
     except SettingsError as error:
         return dataclasses.replace(answer, fate="crashed", error=f"its answer is not possible: {error}"), None
+    if (settings.batch_size or 0) <= cap:
+        return answer, settings
+    note = f"its batch {settings.batch_size} is above the cap: raced at {cap}"
+    return dataclasses.replace(answer, notes=(*answer.notes, note)), settings.replace(batch_size=cap)
 
 
 def known_answers(bench: Bench, request: Request) -> dict[str, Answer]:
@@ -181,7 +191,7 @@ def known_answers(bench: Bench, request: Request) -> dict[str, Answer]:
     }
 
 
-def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome], lap_s: float) -> dict[str, Any]:
+def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome]) -> dict[str, Any]:
     """Ours over the best of the others: by the race of all, and in laps of these two alone."""
     from benchmarks.probing import LapFailed, interleave
     from benchmarks.side_by_side import report
@@ -192,6 +202,7 @@ def against_best(field: Field, laps: Laps, run: Callable[[Probe], Outcome], lap_
         return {}
     ours, theirs = field.settings["ours"], field.settings[other]
     verdict: dict[str, Any] = {"other": other, "in_race": report.in_race(field, laps, other)}
+    lap_s = max(laps.window_s(field.entry_of(peer)) for peer in ("ours", other))
     try:
         alone = interleave(run, [ours, theirs], rounds=DUEL_ROUNDS, lap_s=lap_s) if ours != theirs else None
     except LapFailed as error:

@@ -3,6 +3,9 @@
 Each lap is one of the tuner's own race laps: steady state first, whole rounds of workers, samples not read before. A
 peer's ratio in a round is its rate over the geometric mean of the two laps of the defaults around it, so that a
 machine that drifts changes both alike. A lap in which others used the CPU is run once more.
+
+Many workers with large batches can hold more samples ready than a short lap reads: such a lap says how full the stock
+was. So a lap is as long as it takes to read the setting's whole stock several times, which one untimed lap shows.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from autotune import Settings
 from autotune.measurement import Measured, Outcome, Probe
 from benchmarks.probing import OTHERS_CORES, Ratio
 
-__all__ = ["Lap", "Laps", "Standing", "paired"]
+__all__ = ["Lap", "Laps", "Standing", "paired", "stock_rows"]
 
 # Compiling anew, or a step that takes many seconds, must fit.
 _DEADLINE_S = 300.0
+# A lap reads the loader's whole stock so many times, if that takes no longer than this.
+_STOCKS, _LONGEST_LAP_S = 3, 12.0
 # After so many rounds, a peer that is this much slower than the defaults is out: its place is known.
 _SLOW_ROUNDS, _SLOW = 2, 0.5
 
@@ -67,7 +72,7 @@ class Laps:
         defaults: What all others are compared with.
         entries: The other distinct settings, by name.
         run: Answers ``lap`` probes.
-        lap_s: Window of a lap.
+        lap_s: Window of a lap, at least.
         say: Told of each round.
     """
 
@@ -83,17 +88,21 @@ class Laps:
         self._defaults, self._entries = defaults, entries
         self._run, self._lap_s, self._say = run, lap_s, say
         self._seed = 0
+        self._windows_s: dict[str | None, float] = {}
         self.laps: list[Lap] = []
         self.standings = {name: Standing() for name in entries}
 
     def go(self, rounds: int) -> None:
-        """Drives ``rounds`` rounds, after one lap of the defaults that counts for nothing.
+        """Drives ``rounds`` rounds, after one lap of each that counts for nothing.
 
         Raises:
             RuntimeError: The defaults do not run.
         """
         if self._lap(-1, None) is None:
             raise RuntimeError(f"the defaults do not run: {self.laps[-1].fate}")
+        for name, standing in self.standings.items():
+            if self._lap(-1, name) is None:
+                standing.left = f"{self.laps[-1].fate} before the first round"
         before = self._lap(0, None)
         for number in range(rounds):
             names = [name for name, standing in self.standings.items() if standing.left is None]
@@ -108,6 +117,10 @@ class Laps:
     def default_rates(self) -> list[float]:
         """Of the defaults' laps that count."""
         return [lap.samples_per_s for lap in self.laps if lap.name is None and lap.round >= 0 and lap.samples_per_s]
+
+    def window_s(self, name: str | None) -> float:
+        """Length of the laps of an entry (None: of the defaults)."""
+        return self._windows_s.get(name, self._lap_s)
 
     def _note(
         self, standing: Standing, number: int, rate: float | None, before: float | None, after: float | None
@@ -131,6 +144,9 @@ class Laps:
             again = self._one(name)
             outcome = again if isinstance(again, Measured) else outcome
         rate = outcome.samples_per_s if isinstance(outcome, Measured) and outcome.samples_per_s > 0 else None
+        if number < 0 and rate:
+            read_s = _STOCKS * stock_rows(outcome.settings) / rate
+            self._windows_s[name] = max(self._lap_s, min(_LONGEST_LAP_S, read_s))
         others = outcome.others_cores if isinstance(outcome, Measured) else None
         self.laps.append(
             Lap(
@@ -148,7 +164,7 @@ class Laps:
         settings = self._defaults if name is None else self._entries[name]
         self._seed += 1
         return self._run(
-            Probe(kind="lap", settings=settings, window_s=self._lap_s, deadline_s=_DEADLINE_S, seed=self._seed)
+            Probe(kind="lap", settings=settings, window_s=self.window_s(name), deadline_s=_DEADLINE_S, seed=self._seed)
         )
 
     def to_json(self) -> list[dict[str, object]]:
@@ -161,6 +177,11 @@ def paired(one: Standing, other: Standing) -> Ratio | None:
     ours, theirs = (dict(zip(each.rounds, each.ratios, strict=True)) for each in (one, other))
     ratios = [ours[number] / theirs[number] for number in ours if number in theirs]
     return Ratio.of(ratios) if ratios else None
+
+
+def stock_rows(settings: Settings) -> int:
+    """Samples that the loader's workers may have ready."""
+    return settings.num_workers * (settings.prefetch_factor or 0) * (settings.batch_size or 1)
 
 
 def _fate(outcome: Outcome) -> str:

@@ -75,10 +75,10 @@ def test_a_drifting_machine_does_not_change_the_ratios() -> None:
 
 
 def test_every_lap_has_the_defaults_on_both_sides_and_rounds_turn_round() -> None:
-    """A X A Y A, then A Y A X A, the lap between them shared; every lap reads with another seed."""
+    """One of each that counts for nothing; A X A Y A, then A Y A X A, the lap between them shared, no seed twice."""
     _, track = raced(lambda settings, _: measured(settings, 100.0), rounds=2)
     names = {DEFAULTS: "A", WIDE: "X", WORKERS: "Y"}
-    assert "".join(names[probe.settings] for probe in track.probes) == "A" + "AXAYA" + "YAXA"
+    assert "".join(names[probe.settings] for probe in track.probes) == "AXY" + "AXAYA" + "YAXA"
     assert len({probe.seed for probe in track.probes}) == len(track.probes)
     assert {probe.kind for probe in track.probes} == {"lap"}
 
@@ -87,7 +87,7 @@ def test_what_fails_leaves_with_its_reason_and_the_others_race_on() -> None:
     """One that runs out of memory in its second round keeps its first."""
 
     def answer(settings: Settings, lap: int) -> Outcome:
-        if settings == WIDE and lap > 5:
+        if settings == WIDE and lap > 7:
             return OutOfMemory(kind="lap", settings=settings, where="allocator", message="no room")
         return measured(settings, 100.0)
 
@@ -116,7 +116,30 @@ def test_a_lap_that_others_disturbed_is_run_once_more() -> None:
 
     laps, _ = raced(answer, rounds=2)
     assert laps.standings["wide"].ratios == pytest.approx([2.0, 2.0])
-    assert len(seen) == 4
+    assert len(seen) == 6
+
+
+def test_what_never_runs_has_no_round() -> None:
+    """It leaves before the first, with its reason."""
+
+    def answer(settings: Settings, _: int) -> Outcome:
+        if settings == WIDE:
+            return Rejected(kind="lap", settings=settings, phase="compile", reason="no compiler")
+        return measured(settings, 100.0)
+
+    laps, track = raced(answer)
+    assert laps.standings["wide"].left == "rejected (no compiler) before the first round"
+    assert [probe.settings for probe in track.probes].count(WIDE) == 1
+
+
+def test_laps_are_long_enough_to_read_the_stock_of_the_workers_several_times() -> None:
+    """Two workers with two batches of 32 each, three times at 100 samples/s: 3.84 s; without workers 1.5 s."""
+    laps, track = raced(lambda settings, _: measured(settings, 100.0), rounds=1)
+    windows = {probe.settings: probe.window_s for probe in track.probes}
+    assert windows == {DEFAULTS: 1.5, WIDE: 1.5, WORKERS: pytest.approx(3.84)}
+    assert laps.window_s("workers") == pytest.approx(3.84)
+    slow, _ = raced(lambda settings, _: measured(settings, 1.0), rounds=1)
+    assert slow.window_s("workers") == 12.0
 
 
 def test_defaults_that_do_not_run_end_the_race() -> None:
@@ -181,10 +204,11 @@ def test_ours_meets_the_best_of_the_others_alone(capsys: pytest.CaptureFixture[s
     speed = {DEFAULTS: 100.0, WIDE: 125.0, WORKERS: 150.0}
     _, laps = printed(shown, speed)
     track = Track(lambda settings, _: measured(settings, 2 * speed[settings]))
-    verdict = against_best(shown, laps, track, 1.5)
+    verdict = against_best(shown, laps, track)
     assert verdict["other"] == "lightning"
     assert verdict["alone"].startswith("1.20 (")
     assert {probe.settings for probe in track.probes} == {WIDE, WORKERS}
+    assert {probe.window_s for probe in track.probes} == {laps.window_s("ours")}
     assert "Lightning Tuner, power): 1.20" in capsys.readouterr().out
 
 
@@ -193,7 +217,7 @@ def test_the_same_settings_tie_by_identity() -> None:
     shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WIDE)
     _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 125.0})
     track = Track(lambda settings, _: measured(settings, 100.0))
-    verdict = against_best(shown, laps, track, 1.5)
+    verdict = against_best(shown, laps, track)
     assert verdict["alone"] == verdict["in_race"] == report.IDENTITY
     assert not track.probes
 
@@ -203,7 +227,7 @@ def test_a_meeting_that_fails_is_said() -> None:
     shown = field(defaults=DEFAULTS, lightning=WIDE, ours=WORKERS)
     _, laps = printed(shown, {DEFAULTS: 100.0, WIDE: 125.0, WORKERS: 150.0})
     broken = Rejected(kind="lap", settings=WORKERS, phase="step", reason="a passing fault")
-    verdict = against_best(shown, laps, lambda _: broken, 1.5)
+    verdict = against_best(shown, laps, lambda _: broken)
     assert "a passing fault" in verdict["alone"]
     assert verdict["in_race"].startswith("1.20")
 
@@ -261,11 +285,18 @@ def test_a_size_that_was_never_run_is_said_and_no_size_is_a_crash() -> None:
 
 def test_an_answer_that_is_no_settings_counts_as_a_crash() -> None:
     """It is listed with the reason, not raced."""
-    answer, settings = judged(Answer(peer="tpe", fate="answered", changes={"batch_size": 0}), DEFAULTS)
+    answer, settings = judged(Answer(peer="tpe", fate="answered", changes={"batch_size": 0}), DEFAULTS, 256)
     assert (answer.fate, settings) == ("crashed", None)
     assert "batch_size" in str(answer.error)
-    answer, settings = judged(Answer(peer="tpe", fate="answered", changes=WORKERS.to_json()), DEFAULTS)
+    answer, settings = judged(Answer(peer="tpe", fate="answered", changes=WORKERS.to_json()), DEFAULTS, 256)
     assert settings == WORKERS
+
+
+def test_a_batch_above_the_cap_is_raced_at_the_cap() -> None:
+    """Lightning doubles past its max_val where that is no power of two; it is said."""
+    answer, settings = judged(Answer(peer="lightning", fate="answered", changes={"batch_size": 128}), DEFAULTS, 70)
+    assert settings == DEFAULTS.replace(batch_size=70)
+    assert "128 is above the cap" in answer.notes[0]
 
 
 def bench(machine: FakeMachine, **more: Any) -> Bench:
