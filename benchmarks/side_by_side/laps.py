@@ -2,7 +2,8 @@
 
 Each lap is one of the tuner's own race laps: steady state first, whole rounds of workers, samples not read before. A
 peer's ratio in a round is its rate over the geometric mean of the two laps of the defaults around it, so that a
-machine that drifts changes both alike. A lap in which others used the CPU is run once more.
+machine that drifts changes both alike. A lap in which others used the CPU is run once more; rounds that stay
+disturbed are left out if half of them at least were not.
 
 Many workers with large batches can hold more samples ready than a short lap reads: such a lap says how full the stock
 was. So a lap is as long as it takes to read the setting's whole stock several times, which one untimed lap shows.
@@ -20,7 +21,7 @@ from autotune import Settings
 from autotune.measurement import Measured, Outcome, Probe
 from benchmarks.probing import OTHERS_CORES, Ratio
 
-__all__ = ["Lap", "Laps", "Standing", "paired", "stock_rows"]
+__all__ = ["Driven", "Lap", "Laps", "Standing", "paired", "stock_rows"]
 
 # Compiling anew, or a step that takes many seconds, must fit.
 _DEADLINE_S = 300.0
@@ -45,24 +46,43 @@ class Lap:
     cost_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """One round of one entry."""
+
+    round: int
+    ratio: float
+    """To the laps of the defaults around it."""
+    samples_per_s: float
+    disturbed: bool = False
+    """Others used the CPU in one of the three laps, although each was run twice then."""
+
+
 @dataclass(slots=True)
 class Standing:
     """How one entry did."""
 
-    rounds: list[int] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    """To the laps of the defaults around it, one per round of ``rounds``."""
-    rates: list[float] = field(default_factory=list)
+    driven: list[Driven] = field(default_factory=list)
     left: str | None = None
     """Why it left the race before its end."""
 
     @property
-    def median(self) -> float | None:
-        return statistics.median(self.ratios) if self.ratios else None
+    def kept(self) -> list[Driven]:
+        """The undisturbed rounds, if they are half of all at least: a choice that does not look at the ratios."""
+        quiet = [one for one in self.driven if not one.disturbed]
+        return quiet if 2 * len(quiet) >= len(self.driven) else self.driven
 
     @property
-    def rate(self) -> float | None:
-        return statistics.median(self.rates) if self.rates else None
+    def ratios(self) -> list[float]:
+        return [one.ratio for one in self.kept]
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(self.ratios) if self.driven else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return statistics.median(one.samples_per_s for one in self.kept) if self.driven else None
 
 
 class Laps:
@@ -98,17 +118,19 @@ class Laps:
         Raises:
             RuntimeError: The defaults do not run.
         """
-        if self._lap(-1, None) is None:
-            raise RuntimeError(f"the defaults do not run: {self.laps[-1].fate}")
+        first = self._lap(-1, None)
+        if first.samples_per_s is None:
+            raise RuntimeError(f"the defaults do not run: {first.fate}")
         for name, standing in self.standings.items():
-            if self._lap(-1, name) is None:
-                standing.left = f"{self.laps[-1].fate} before the first round"
+            first = self._lap(-1, name)
+            if first.samples_per_s is None:
+                standing.left = f"{first.fate} before the first round"
         before = self._lap(0, None)
         for number in range(rounds):
             names = [name for name, standing in self.standings.items() if standing.left is None]
             for name in names if number % 2 == 0 else names[::-1]:
-                rate, after = self._lap(number, name), self._lap(number, None)
-                self._note(self.standings[name], number, rate, before, after)
+                lap, after = self._lap(number, name), self._lap(number, None)
+                _note(self.standings[name], before, lap, after)
                 before = after
             self._drop_slow()
             self._say(f"round {number + 1} of {rounds} is over")
@@ -122,23 +144,13 @@ class Laps:
         """Length of the laps of an entry (None: of the defaults)."""
         return self._windows_s.get(name, self._lap_s)
 
-    def _note(
-        self, standing: Standing, number: int, rate: float | None, before: float | None, after: float | None
-    ) -> None:
-        if rate is None:
-            standing.left = f"{self.laps[-2].fate} in round {number + 1}"
-        elif before is not None and after is not None:
-            standing.rounds.append(number)
-            standing.ratios.append(rate / math.sqrt(before * after))
-            standing.rates.append(rate)
-
     def _drop_slow(self) -> None:
         for standing in self.standings.values():
-            ran = standing.left is None and len(standing.ratios) >= _SLOW_ROUNDS
-            if ran and max(standing.ratios) < _SLOW:
-                standing.left = f"under {_SLOW} of the defaults in {len(standing.ratios)} rounds"
+            ran = standing.left is None and len(standing.driven) >= _SLOW_ROUNDS
+            if ran and max(one.ratio for one in standing.driven) < _SLOW:
+                standing.left = f"under {_SLOW} of the defaults in {len(standing.driven)} rounds"
 
-    def _lap(self, number: int, name: str | None) -> float | None:
+    def _lap(self, number: int, name: str | None) -> Lap:
         outcome = self._one(name)
         if isinstance(outcome, Measured) and (outcome.others_cores or 0.0) > OTHERS_CORES:
             again = self._one(name)
@@ -148,17 +160,16 @@ class Laps:
             read_s = _STOCKS * stock_rows(outcome.settings) / rate
             self._windows_s[name] = max(self._lap_s, min(_LONGEST_LAP_S, read_s))
         others = outcome.others_cores if isinstance(outcome, Measured) else None
-        self.laps.append(
-            Lap(
-                round=number,
-                name=name,
-                samples_per_s=rate,
-                fate=_fate(outcome),
-                others_cores=others,
-                cost_s=outcome.cost_s,
-            )
+        lap = Lap(
+            round=number,
+            name=name,
+            samples_per_s=rate,
+            fate=_fate(outcome),
+            others_cores=others,
+            cost_s=outcome.cost_s,
         )
-        return rate
+        self.laps.append(lap)
+        return lap
 
     def _one(self, name: str | None) -> Outcome:
         settings = self._defaults if name is None else self._entries[name]
@@ -174,9 +185,19 @@ class Laps:
 
 def paired(one: Standing, other: Standing) -> Ratio | None:
     """Ratio of two entries over the rounds that both drove; None: there is no such round."""
-    ours, theirs = (dict(zip(each.rounds, each.ratios, strict=True)) for each in (one, other))
+    ours, theirs = ({driven.round: driven.ratio for driven in each.kept} for each in (one, other))
     ratios = [ours[number] / theirs[number] for number in ours if number in theirs]
     return Ratio.of(ratios) if ratios else None
+
+
+def _note(standing: Standing, before: Lap, lap: Lap, after: Lap) -> None:
+    """Writes down a lap between two of the defaults."""
+    if lap.samples_per_s is None:
+        standing.left = f"{lap.fate} in round {lap.round + 1}"
+    elif before.samples_per_s is not None and after.samples_per_s is not None:
+        ratio = lap.samples_per_s / math.sqrt(before.samples_per_s * after.samples_per_s)
+        disturbed = any((one.others_cores or 0.0) > OTHERS_CORES for one in (before, lap, after))
+        standing.driven.append(Driven(lap.round, ratio, lap.samples_per_s, disturbed))
 
 
 def stock_rows(settings: Settings) -> int:

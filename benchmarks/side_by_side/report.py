@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autotune import Settings
 from benchmarks.probing import described
 from benchmarks.side_by_side.answers import PEERS, Answer
-from benchmarks.side_by_side.laps import Laps, Standing, paired
+from benchmarks.side_by_side.laps import Driven, Laps, Standing, paired
 
 __all__ = ["IDENTITY", "Field", "best_other", "field_of", "in_race", "lines"]
 
@@ -90,8 +90,8 @@ def _standing(laps: Laps, entry: str | None) -> Standing:
     """The defaults stand at 1 in every round."""
     if entry is not None:
         return laps.standings[entry]
-    rounds = sorted({lap.round for lap in laps.laps if lap.round >= 0})
-    return Standing(rounds=rounds, ratios=[1.0] * len(rounds), rates=laps.default_rates)
+    rate = statistics.median(laps.default_rates)
+    return Standing(driven=[Driven(number, 1.0, rate) for number in sorted({lap.round for lap in laps.laps})])
 
 
 def _row(peer: str, field: Field, laps: Laps) -> str:
@@ -100,7 +100,7 @@ def _row(peer: str, field: Field, laps: Laps) -> str:
         return f"| {PEERS[peer].label} | – | **{answer.fate}** | {_cost(answer)} | – | {answer.error} |"
     entry = field.entry_of(peer)
     standing = _standing(laps, entry)
-    rate = f"{standing.rate:.0f}" if standing.rate else "–"
+    rate = f"{standing.samples_per_s:.0f}" if standing.samples_per_s else "–"
     ratio = "1 by identity"
     if entry is not None:
         ratio = f"{_spread(standing)}{f'; left: {standing.left}' if standing.left else ''}"
@@ -112,7 +112,9 @@ def _spread(standing: Standing) -> str:
     ratios = standing.ratios
     if not ratios:
         return "–"
-    return f"{standing.median:.2f} ({min(ratios):.2f}–{max(ratios):.2f}), {len(ratios)}"
+    left_out = len(standing.driven) - len(ratios)
+    disturbed = f" (and {left_out} disturbed)" if left_out else ""
+    return f"{standing.median:.2f} ({min(ratios):.2f}–{max(ratios):.2f}), {len(ratios)}{disturbed}"
 
 
 def _cost(answer: Answer) -> str:
@@ -126,8 +128,8 @@ def _cost(answer: Answer) -> str:
 def _claim(answer: Answer, standing: Standing) -> str:
     if answer.claimed_ratio is not None and standing.median is not None:
         return f"{answer.claimed_ratio:.2f} → {standing.median:.2f}"
-    if answer.claimed_samples_per_s is not None and standing.rate is not None:
-        return f"{answer.claimed_samples_per_s:.0f} → {standing.rate:.0f} samples/s"
+    if answer.claimed_samples_per_s is not None and standing.samples_per_s is not None:
+        return f"{answer.claimed_samples_per_s:.0f} → {standing.samples_per_s:.0f} samples/s"
     return "no claim"
 
 

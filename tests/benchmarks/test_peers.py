@@ -19,7 +19,7 @@ from benchmarks.peers import against_best, earlier_answers, interpreter, judged
 from benchmarks.probing import Bench
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.answers import PEERS, Answer, Request, ask
-from benchmarks.side_by_side.laps import Laps, Standing, paired
+from benchmarks.side_by_side.laps import Driven, Laps, Standing, paired
 from benchmarks.side_by_side.own import advised, cap_of, fitted, training_steps
 from benchmarks.side_by_side.plain_tpe import search, without
 from benchmarks.side_by_side.rivals import batch_answer, knobs_of_loadtune, knobs_of_trial
@@ -119,6 +119,26 @@ def test_a_lap_that_others_disturbed_is_run_once_more() -> None:
     assert len(seen) == 6
 
 
+def test_rounds_that_stay_disturbed_are_left_out_if_enough_others_are_there() -> None:
+    """Whatever their ratios are; where most are disturbed, all count."""
+    quiet, disturbed = Driven(0, 2.0, 200.0), Driven(1, 9.0, 900.0, disturbed=True)
+    standing = Standing(driven=[quiet, disturbed])
+    assert (standing.median, standing.samples_per_s) == (2.0, 200.0)
+    standing.driven.append(disturbed)
+    assert standing.median == 9.0
+
+
+def test_a_disturbed_lap_of_the_defaults_disturbs_both_its_neighbours() -> None:
+    """Lap 6 is the defaults’ between the two entries, lap 7 its repetition; the second round is quiet."""
+
+    def answer(settings: Settings, lap: int) -> Outcome:
+        return measured(settings, 100.0, others_cores=0.5 if lap in (6, 7) else 0.0)
+
+    laps, _ = raced(answer, rounds=2)
+    assert [one.disturbed for one in laps.standings["wide"].driven] == [True, False]
+    assert [one.disturbed for one in laps.standings["workers"].driven] == [True, False]
+
+
 def test_what_never_runs_has_no_round() -> None:
     """It leaves before the first, with its reason."""
 
@@ -151,8 +171,8 @@ def test_defaults_that_do_not_run_end_the_race() -> None:
 
 def test_two_entries_are_paired_over_the_rounds_both_drove() -> None:
     """A round that only one has is left out; the interval is of the mean log ratio."""
-    one = Standing(rounds=[0, 1, 2], ratios=[2.0, 2.2, 1.0])
-    other = Standing(rounds=[0, 1, 3], ratios=[1.0, 1.1, 9.0])
+    one = Standing(driven=[Driven(0, 2.0, 9.0), Driven(1, 2.2, 9.0), Driven(2, 1.0, 9.0)])
+    other = Standing(driven=[Driven(0, 1.0, 9.0), Driven(1, 1.1, 9.0), Driven(3, 9.0, 9.0)])
     found = paired(one, other)
     assert found is not None
     assert (found.median, found.low, found.rounds) == (pytest.approx(2.0), pytest.approx(2.0), 2)
