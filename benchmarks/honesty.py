@@ -6,7 +6,7 @@ Tunes once, or takes ``--config``. Then fresh processes train with the emitted l
 and, as a control, with plain PyTorch (``defaults``, against the promised rate of the baseline), in turns, the order
 reversed each round: two epochs or 30 s, whichever ends first; each line says which. The rate leaves out the first step,
 which a process pays once, and holds the ends of epochs. Prints real / promised per run and the median with the 95 %
-interval of the mean; beside it the median with the first step counted in.
+interval of the mean; beside it the median with the first step counted in, and both kinds against each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from autotune import TunedConfig
 from autotune.api import tune
-from benchmarks.probing import Ratio, described
+from benchmarks.probing import OTHERS_CORES, Ratio, described
 from benchmarks.training import trained_in_child
 from benchmarks.workloads import NAMES, workload
 
@@ -93,17 +93,28 @@ def compare(
 
 
 def say(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median and interval of each kind, printed."""
+    """Median and interval of each kind, and of one against the other round by round, printed.
+
+    Rounds in which other processes used the CPU are left out where at least half remain.
+    """
+    kinds = list(dict.fromkeys(one["kind"] for one in runs))
+    rounds = [
+        {one["kind"]: one for one in runs[start : start + len(kinds)]} for start in range(0, len(runs), len(kinds))
+    ]
+    quiet = [r for r in rounds if all((one["others_cores"] or 0.0) <= OTHERS_CORES for one in r.values())]
+    kept = quiet if 2 * len(quiet) >= len(rounds) else rounds
+    print(f"{len(rounds) - len(quiet)} of {len(rounds)} rounds disturbed, {len(kept)} counted")
+    ratios = {kind: [r[kind]["real_over_promised"] for r in kept] for kind in kinds}
     summary = {}
-    for kind in dict.fromkeys(one["kind"] for one in runs):
-        mine = [one for one in runs if one["kind"] == kind]
-        ratio = Ratio.of([one["real_over_promised"] for one in mine])
-        with_start = Ratio.of(
-            [one["real_over_promised"] * one["samples_per_s_with_start"] / one["samples_per_s"] for one in mine]
-        )
+    for kind in kinds:
+        ratio = Ratio.of(ratios[kind])
+        start = [r[kind]["samples_per_s_with_start"] / r[kind]["samples_per_s"] for r in kept]
+        with_start = Ratio.of([one * share for one, share in zip(ratios[kind], start, strict=True)])
         summary[kind] = {"ratio": dataclasses.asdict(ratio), "with_start": dataclasses.asdict(with_start)}
         print(f"{kind}: real / promised {ratio.text('run')}; with the first step {with_start.median:.2f}")
-    return summary
+    relative = Ratio.of([tuned / control for tuned, control in zip(*ratios.values(), strict=True)])
+    print(f"{' / '.join(kinds)}, round by round (what drifted since tuning cancels): {relative}")
+    return {**summary, "relative": dataclasses.asdict(relative)}
 
 
 if __name__ == "__main__":

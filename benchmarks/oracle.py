@@ -28,7 +28,7 @@ from autotune import TunedConfig
 from autotune.api import tune
 from autotune.settings import Settings
 from benchmarks.grid import fill
-from benchmarks.probing import Bench, Interleaved, described, interleave, opened
+from benchmarks.probing import Bench, Interleaved, LapFailed, described, interleave, opened
 from benchmarks.recording import Table, record
 from benchmarks.workloads import NAMES, Workload, workload
 
@@ -139,27 +139,27 @@ def fastest(laps: Interleaved) -> Settings:
 def score(bench: Bench, answer: tuple[TunedConfig, float, float], best: Settings, effort: Effort) -> dict[str, Any]:
     """Races one answer against the grid's best and the baseline, and prints it."""
     config, budget_s, wall_s = answer
-    pick, baseline = config.settings, config.baseline
-    laps = interleave(bench.run, (pick, best, baseline), rounds=effort.rounds, lap_s=effort.lap_s)
-    against_best, against_baseline = laps.ratio(pick, best), laps.ratio(pick, baseline)
-    said = "1, the same settings" if pick == best else str(against_best)
+    pick, baseline, evidence = config.settings, config.baseline, config.evidence.to_json()
+    found: dict[str, Any] = {"budget_s": budget_s, "wall_s": wall_s, "settings": pick.to_json()}
+    found |= {name: evidence[name] for name in ("trials", "kept_baseline", "reason", "spent_s", "warnings")}
+    cost = f"{wall_s:.1f} s, {evidence['trials']} probes; {described(pick, baseline)}"
+    try:
+        laps = interleave(bench.run, (pick, best, baseline), rounds=effort.rounds, lap_s=effort.lap_s)
+    except LapFailed as failure:
+        print(f"{budget_s:.0f} s: no score, {failure}; {cost}", flush=True)
+        return {**found, "failed": str(failure)}
+    ratios = {
+        "score": laps.ratio(pick, best),
+        "over_baseline": laps.ratio(pick, baseline),
+        "best_over_baseline": laps.ratio(best, baseline),
+    }
     print(
-        f"{budget_s:.0f} s: score {said}; over the baseline {against_baseline} (the grid's best: "
-        f"{laps.ratio(best, baseline)}); {wall_s:.1f} s, {config.evidence.trials} probes; {described(pick, baseline)}"
+        f"{budget_s:.0f} s: score {'1, the same settings' if pick == best else ratios['score']}; over the baseline "
+        f"{ratios['over_baseline']} (the grid's best: {ratios['best_over_baseline']}); {cost}"
         + (f"; {laps.disturbed} rounds disturbed" if laps.disturbed else ""),
         flush=True,
     )
-    evidence = config.evidence.to_json()
-    return {
-        "budget_s": budget_s,
-        "wall_s": wall_s,
-        "score": dataclasses.asdict(against_best),
-        "over_baseline": dataclasses.asdict(against_baseline),
-        "best_over_baseline": dataclasses.asdict(laps.ratio(best, baseline)),
-        "settings": pick.to_json(),
-        "laps": laps.to_json(),
-        **{name: evidence[name] for name in ("trials", "kept_baseline", "reason", "spent_s", "warnings")},
-    }
+    return {**found, **{name: dataclasses.asdict(ratio) for name, ratio in ratios.items()}, "laps": laps.to_json()}
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from autotune.config.evidence import Evidence
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Chunk, Measured, Outcome, Probe, TimedOut
 from autotune.settings import Settings
@@ -18,7 +21,8 @@ from autotune.space import BatchRules, Candidates, Space
 from autotune.task import Facts, Task
 from autotune.trial import Bench
 from benchmarks.grid import Point, cells, fill, flag_combinations
-from benchmarks.oracle import check, say_table
+from benchmarks.oracle import Effort, check, say_table, score
+from benchmarks.probing import Bench as OpenBench
 from benchmarks.recording import Table, record
 from benchmarks.workloads import workload
 
@@ -161,3 +165,39 @@ def test_a_table_of_another_workload_is_refused(tmp_path: Path, facts: Facts, ha
         check(table, job, locked=False)
     with pytest.raises(SystemExit, match="of w2"):
         check(table, workload("w3"), locked=True)
+
+
+def answer(pick: Settings) -> tuple[Any, float, float]:
+    """As much of a tuned config as a score looks at."""
+    evidence = Evidence(kept_baseline=False, reason="won", trials=17)
+    return SimpleNamespace(settings=pick, baseline=Settings(), evidence=evidence), 60.0, 58.5
+
+
+def scored(run: Any, pick: Settings, facts: Facts, hardware: Hardware) -> dict[str, Any]:
+    rules = candidates(facts, hardware)
+    bench = OpenBench(run=run, candidates=rules, hardware=hardware, start_s=1.0)
+    return score(bench, answer(pick), Settings(batch_size=128), Effort(rounds=3))
+
+
+def test_a_score_is_the_answer_over_the_best_of_the_grid(
+    facts: Facts, hardware: Hardware, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half the grid's best and twice the baseline, with what it cost."""
+    found = scored(Paper(), Settings(batch_size=64), facts, hardware)
+    assert found["score"]["median"] == pytest.approx(0.5)
+    assert found["over_baseline"]["median"] == pytest.approx(2.0)
+    assert len(found["laps"]["samples_per_s"]) == 3
+    printed = capsys.readouterr().out
+    assert "60 s: score 0.50 (0.50 to 0.50, 3 rounds); over the baseline 2.00" in printed
+    assert "58.5 s, 17 probes; batch_size=64" in printed
+
+
+def test_an_answer_that_does_not_run_has_no_score(facts: Facts, hardware: Hardware) -> None:
+    """It is recorded as failed, and the other budgets are still raced."""
+
+    def run(probe: Probe) -> Outcome:
+        return TimedOut(kind="lap", settings=probe.settings, deadline_s=1.0)
+
+    found = scored(run, Settings(batch_size=64), facts, hardware)
+    assert "does not run" in found["failed"]
+    assert "score" not in found

@@ -90,11 +90,28 @@ def test_the_time_to_a_loss_is_its_first_crossing(curve: list[tuple[float, int, 
     assert time_to(curve, 1.5) == (None if seconds is None else pytest.approx(seconds))
 
 
+def honesty_runs(others_cores: float) -> list[dict[str, Any]]:
+    """Three rounds; in the last one the tuned run is 1.02 of its promise, or half where others use the CPU."""
+    found = []
+    for ratio in (0.98, 1.0, 0.5 if others_cores else 1.02):
+        rates = {"samples_per_s": 100.0, "samples_per_s_with_start": 90.0}
+        for kind in ("tuned", "defaults"):
+            found.append({"kind": kind, "real_over_promised": ratio, "others_cores": 0.0, **rates})
+    found[-2]["others_cores"] = others_cores
+    return found
+
+
 def test_honesty_prints_each_kind_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    """Real over promised, and what the start costs on top."""
-    run = {"samples_per_s": 100.0, "samples_per_s_with_start": 90.0}
-    runs = [{"kind": kind, "real_over_promised": r, **run} for kind in ("tuned", "defaults") for r in (0.98, 1.0, 1.02)]
-    summary = say(runs)
+    """Real over promised, what the start costs on top, and both kinds against each other."""
+    summary = say(honesty_runs(0.0))
     assert summary["tuned"]["ratio"]["median"] == pytest.approx(1.0)
+    assert summary["relative"]["median"] == pytest.approx(1.0)
     printed = capsys.readouterr().out
     assert "tuned: real / promised 1.00 (0.95 to 1.05, 3 runs); with the first step 0.90" in printed
+
+
+def test_a_disturbed_round_is_left_out_of_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    """The round in which another process halved the rate is said, and does not count."""
+    summary = say(honesty_runs(0.8))
+    assert summary["tuned"]["ratio"]["rounds"] == 2
+    assert "1 of 3 rounds disturbed, 2 counted" in capsys.readouterr().out
