@@ -28,6 +28,10 @@ class Machine:
     build_s: float = 0.0
     lap_overhead_s: float = 0.0
     resident: bool = True
+    says_so: bool = False
+    """Laps tell that their objects stay."""
+    chunk_s: float = 0.0
+    """Laps are whole multiples of this."""
     fails: dict[tuple[Settings, int], Outcome] = field(default_factory=dict)
     now_s: float = 0.0
     probes: list[Probe] = field(default_factory=list)
@@ -39,13 +43,21 @@ class Machine:
     def run(self, probe: Probe) -> Outcome:
         turn = sum(p.settings == probe.settings for p in self.probes)
         build_s = self.build_s if turn == 0 or not self.resident else 0.0
-        self.now_s += (probe.window_s + build_s + self.lap_overhead_s) * (self.slow_down if turn else 1.0)
+        window_s = math.ceil(probe.window_s / self.chunk_s) * self.chunk_s if self.chunk_s else probe.window_s
+        self.now_s += (window_s + build_s + self.lap_overhead_s) * (self.slow_down if turn else 1.0)
         self.probes.append(probe)
         failure = self.fails.get((probe.settings, turn))
         if failure is not None:
             return failure
         rate = self.rates[probe.settings] * math.exp(self.noise())
-        return Measured(kind="lap", settings=probe.settings, chunks=(Chunk(1000, 1000 / rate),), others_cores=0.1)
+        rows = max(1, round(rate * (self.chunk_s or 1000 / rate)))
+        return Measured(
+            kind="lap",
+            settings=probe.settings,
+            chunks=(Chunk(rows, rows / rate),),
+            others_cores=0.1,
+            resident=self.says_so,
+        )
 
     def race(self, *candidates: Settings, budget_s: float = 20.0, margin: float = 0.05) -> list[RaceResult]:
         return race(A, candidates, run=self.run, clock=self.clock, budget_s=budget_s, margin=margin)
@@ -216,6 +228,25 @@ def test_objects_that_stay_are_built_once() -> None:
     assert result.wins
     assert result.rounds >= 5
     assert machine.now_s <= 20.0
+
+
+def test_what_is_said_to_stay_needs_no_second_untimed_lap() -> None:
+    """A race that would not fit with two untimed laps each is run where laps say that their objects stay."""
+    rates = {A: 3200.0, B: 6400.0}
+    told = Machine(rates, build_s=4.0, says_so=True, chunk_s=0.5)
+    (result,) = told.race(B, budget_s=17.0)
+    assert result.wins
+    assert len(told.probes) == 2 + 2 * result.rounds
+    assert told.now_s <= 17.0
+
+
+def test_laps_of_whole_turns_are_planned_as_such() -> None:
+    """Where a turn of the workers takes 3 s, no lap is shorter: five rounds need 30 s, and less is not raced."""
+    (raced,) = Machine({A: 3200.0, B: 6400.0}, says_so=True, chunk_s=3.0).race(B, budget_s=60.0)
+    assert raced.wins
+    (refused,) = Machine({A: 3200.0, B: 6400.0}, says_so=True, chunk_s=3.0).race(B, budget_s=25.0)
+    assert refused.undecided is not None
+    assert not refused.wins
 
 
 def test_objects_rebuilt_on_every_lap_are_planned_for() -> None:

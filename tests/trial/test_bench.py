@@ -23,6 +23,7 @@ from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
 from autotune.task import Task
 from autotune.trial import Bench
+from autotune.trial.numerics import NumericsResult
 
 
 class Net(nn.Module):
@@ -109,7 +110,9 @@ def test_laps_keep_their_objects_and_joint_trials_do_not(bench: Any) -> None:
     """The second lap of a setting has no start; a joint trial ends the residents."""
     one = bench(Net(), _dataset(100_000))
     fast, slow = _probe("lap", batch_size=8, num_workers=1), _probe("lap", batch_size=16)
-    assert _measured(one.run(fast)).start_s > 0
+    first = _measured(one.run(fast))
+    assert first.start_s > 0
+    assert first.resident
     assert _measured(one.run(slow)).samples_per_s > 0
     assert _measured(one.run(fast)).start_s == 0
     assert len(torch.multiprocessing.active_children()) == 1
@@ -122,7 +125,9 @@ def test_laps_without_a_second_model_are_rebuilt(bench: Any) -> None:
     one = bench(Net(), _dataset(), copies=False)
     for _ in range(2):
         for size in (8, 16):
-            assert _measured(one.run(_probe("lap", batch_size=size))).largest_batch_rows == size
+            lap = _measured(one.run(_probe("lap", batch_size=size)))
+            assert lap.largest_batch_rows == size
+            assert not lap.resident
 
 
 def test_out_of_memory_is_an_outcome_and_ends_a_cpu_process(bench: Any) -> None:
@@ -269,6 +274,22 @@ def test_a_numerics_probe_compares_with_fp32(bench: Any, precision: str) -> None
     assert outcome.loss_error is not None
     assert outcome.loss_error <= (0.0 if precision == "fp32" else 3e-2)
     assert (outcome.drift_steps > 0) == (precision != "fp32")
+
+
+def test_compiled_settings_are_compared_with_eager_ones_on_a_batch_of_their_own(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another batch size would be compiled anew; fp32 is what the eager settings are compared with in their turn."""
+    one, seen = bench(Net(), _dataset()), []
+    one.describe()
+    result = NumericsResult(1.0, True, ())
+    monkeypatch.setattr(
+        one, "_losses", lambda settings, batches, *_: seen.append((settings, len(batches[0][0]))) or result
+    )
+    one.run(_probe("numerics", batch_size=96, precision="bf16-mixed", compile_mode="default"))
+    eager, compiled = seen
+    assert (eager[0].compile_mode, eager[0].precision, eager[1]) == (None, "bf16-mixed", 96)
+    assert (compiled[0].compile_mode, compiled[1]) == ("default", 96)
 
 
 def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> None:
