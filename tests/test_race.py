@@ -16,6 +16,7 @@ from autotune.settings import Settings
 A = Settings()
 B = Settings(batch_size=64)
 C = Settings(batch_size=128)
+LOADED = Settings(num_workers=2, prefetch_factor=2)
 RACES = 2000
 
 
@@ -31,7 +32,7 @@ class Machine:
     says_so: bool = False
     """Laps tell that their objects stay."""
     chunk_s: float = 0.0
-    """Laps are whole multiples of this."""
+    """Laps of settings with workers, which are waited for, are whole multiples of this."""
     fails: dict[tuple[Settings, int], Outcome] = field(default_factory=dict)
     now_s: float = 0.0
     probes: list[Probe] = field(default_factory=list)
@@ -43,7 +44,8 @@ class Machine:
     def run(self, probe: Probe) -> Outcome:
         turn = sum(p.settings == probe.settings for p in self.probes)
         build_s = self.build_s if turn == 0 or not self.resident else 0.0
-        window_s = math.ceil(probe.window_s / self.chunk_s) * self.chunk_s if self.chunk_s else probe.window_s
+        chunk_s = self.chunk_s if probe.settings.num_workers else 0.0
+        window_s = math.ceil(probe.window_s / chunk_s) * chunk_s if chunk_s else probe.window_s
         self.now_s += (window_s + build_s + self.lap_overhead_s) * (self.slow_down if turn else 1.0)
         self.probes.append(probe)
         failure = self.fails.get((probe.settings, turn))
@@ -51,10 +53,11 @@ class Machine:
             return failure
         rate = self.rates[probe.settings] * math.exp(self.noise())
         rows = max(1, round(rate * (self.chunk_s or 1000 / rate)))
+        waited_s = rows / rate / 2 if chunk_s else 0.0
         return Measured(
             kind="lap",
             settings=probe.settings,
-            chunks=(Chunk(rows, rows / rate),),
+            chunks=(Chunk(rows, rows / rate, waited_s),),
             others_cores=0.1,
             resident=self.says_so,
         )
@@ -232,19 +235,19 @@ def test_objects_that_stay_are_built_once() -> None:
 
 def test_what_is_said_to_stay_needs_no_second_untimed_lap() -> None:
     """A race that would not fit with two untimed laps each is run where laps say that their objects stay."""
-    rates = {A: 3200.0, B: 6400.0}
-    told = Machine(rates, build_s=4.0, says_so=True, chunk_s=0.5)
-    (result,) = told.race(B, budget_s=17.0)
+    told = Machine({A: 3200.0, LOADED: 6400.0}, build_s=4.0, says_so=True, chunk_s=0.5)
+    (result,) = told.race(LOADED, budget_s=17.0)
     assert result.wins
     assert len(told.probes) == 2 + 2 * result.rounds
     assert told.now_s <= 17.0
 
 
 def test_laps_of_whole_turns_are_planned_as_such() -> None:
-    """Where a turn of the workers takes 3 s, no lap is shorter: five rounds need 30 s, and less is not raced."""
-    (raced,) = Machine({A: 3200.0, B: 6400.0}, says_so=True, chunk_s=3.0).race(B, budget_s=60.0)
+    """Where a turn of the workers takes 3 s, no lap is shorter, and what cannot hold five rounds of it is not raced."""
+    rates = {A: 3200.0, LOADED: 6400.0}
+    (raced,) = Machine(rates, says_so=True, chunk_s=3.0).race(LOADED, budget_s=60.0)
     assert raced.wins
-    (refused,) = Machine({A: 3200.0, B: 6400.0}, says_so=True, chunk_s=3.0).race(B, budget_s=25.0)
+    (refused,) = Machine(rates, says_so=True, chunk_s=3.0).race(LOADED, budget_s=17.0)
     assert refused.undecided is not None
     assert not refused.wins
 

@@ -1,19 +1,18 @@
 """Answers probes as the product's bench does, on a simulated clock.
 
 What takes time is what takes time there: a new process where the last one died, the model, the workers, the first
-batch, compiling (cheap where the disk cache has it), cudnn's trials, the stock that workers have ready, whole worker
-rounds, and windows of at least two of them. Cuts come after half a second or two rounds (on a CPU also after the second
+batch, compiling (cheap where the disk cache has it), cudnn's trials, a batch of each worker or all of the stock, and
+windows of whole worker rounds. Cuts come after half a second or two rounds (on a CPU also after the second
 step of the warm-up), a deadline kills the process, and so does running out of memory on a CPU.
 
-Left out: another process is never noticed (``others_cores`` is None, so that no window is redone), and numbers never
-go wrong: the numerics probe costs its time and always agrees.
+Left out: another process is never noticed (``others_cores`` is None, so that no window is redone), numbers never go
+wrong (the numerics probe costs its time and always agrees), and batches that lay ready flatter no window.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -22,15 +21,9 @@ from autotune.settings import Settings
 from autotune.trial.window import LONG_STEP_S
 from benchmarks.simulated.caches import Caches
 from benchmarks.simulated.clock import Clock, Overdue
-from benchmarks.simulated.model import (
-    Step,
-    compute_step_s,
-    epoch_turn_s,
-    joint_step,
-    loader_batch_s,
-    memory_gb,
-)
+from benchmarks.simulated.model import Step, compute_step_s, joint_step, loader_batch_s, memory_gb
 from benchmarks.simulated.noise import CPU_NOISE, GPU_NOISE, Noise
+from benchmarks.simulated.readings import peaks, split, turn_s
 from benchmarks.simulated.task import SimulatedTask
 
 __all__ = ["SimulatedBench"]
@@ -44,7 +37,6 @@ _STUDY_CAP_S = 60.0  # for the first batch and six steps, compilation aside
 _CLEANING_UP_S = 1.0  # after running out of memory
 _COMPILED_UNTIL_OUT_OF_MEMORY = 0.5  # of the time that compiling takes
 _COMPARED_BATCHES, _NUMERICS_STEPS = 4, 30
-_RIPPLE = 0.03  # an allocator reserves up to this much more than is used
 
 
 class SimulatedBench:
@@ -204,13 +196,13 @@ class SimulatedBench:
             settings=settings,
             chunks=chunks,
             epoch_rows=self._task.samples,
-            epoch_turn_s=self._turn_s(settings, chunks, start_s),
+            epoch_turn_s=turn_s(self._task, self._noise, settings, chunks),
             start_s=start_s,
             warmup_s=warmup_s,
             steps=done + len(chunks),
             largest_batch_rows=settings.batch_size or 0,
             cut=cut,
-            **self._peaks(settings),
+            **peaks(self._task, settings),
         )
 
     def _warm_steps(self, settings: Settings, own_s: float, *, starved: bool) -> int:
@@ -267,7 +259,7 @@ class SimulatedBench:
             warmup_s=warmup_s,
             largest_batch_rows=rows,
             cut=cut,
-            **self._peaks(settings),
+            **peaks(self._task, settings),
         )
 
     def _loading(self, probe: Probe) -> Outcome:
@@ -328,8 +320,7 @@ class SimulatedBench:
             self.clock.spend(rows * self._task.sample_s, "numerics")
             if self.clock.now_s > until_s:
                 break
-        if compiled:
-            self._cached_rows = rows
+        self._cached_rows = rows if compiled else self._cached_rows
 
     def _window(
         self,
@@ -346,7 +337,7 @@ class SimulatedBench:
         factor = self._noise.of_window(self.clock.now_s)
         chunks: list[Chunk] = []
         elapsed_s, groups, cut_below = 0.0, 0, probe.cut_below_samples_per_s
-        for size in _split(planned, _MOST_CHUNKS):
+        for size in split(planned, _MOST_CHUNKS):
             steps = size * group
             seconds = steps * step_s / (factor * self._noise.of_chunk(steps * step_s, steps))
             self.clock.spend(seconds, "windows")
@@ -358,30 +349,3 @@ class SimulatedBench:
             if probe.give_up_s is not None and seen_s + elapsed_s > probe.give_up_s:
                 return tuple(chunks), elapsed_s < 0.5 * probe.window_s
         return tuple(chunks), False
-
-    def _turn_s(self, settings: Settings, chunks: tuple[Chunk, ...], start_s: float) -> float:
-        """What a trial takes an epoch's turn for: as seen where a window crossed one, else the start's latency."""
-        if sum(chunk.rows for chunk in chunks) >= self._task.samples:
-            return float(epoch_turn_s(self._task, settings)) * self._noise.about(0.2)
-        if not settings.num_workers:
-            return 0.0
-        first_batch_s = (settings.batch_size or 1) * self._task.sample_s
-        starts_s = settings.num_workers * self._task.worker_start_s
-        return first_batch_s if settings.persistent_workers else starts_s + first_batch_s
-
-    def _peaks(self, settings: Settings) -> dict[str, Any]:
-        used = float(memory_gb(self._task, settings))
-        rippled = used * (1 + _RIPPLE * _fraction(settings.batch_size or 1, self._task.index))
-        peak_bytes = int(min(rippled, self._task.machine.memory_gb) * 1e9)
-        return {"peak_accelerator_bytes" if self._task.machine.has_gpu else "peak_ram_bytes": peak_bytes}
-
-
-def _split(count: int, most: int) -> list[int]:
-    """``count`` in at most ``most`` nearly equal parts."""
-    parts = min(count, most)
-    return [count // parts + (place < count % parts) for place in range(parts)]
-
-
-def _fraction(one: int, other: int) -> float:
-    """A fixed number between 0 and 1."""
-    return (one * 2654435761 + other * 40503) % 2**20 / 2**20
