@@ -55,7 +55,7 @@ class Pace:
     """Compilation takes 20 to 120 s: with less left it would only cost."""
     comparison_share: float = 0.3
     """Of the time of a compilation: with dropout off the same kernels are compiled again, mostly from the disk."""
-    compiled_start_s: float = 8.0
+    compiled_start_s: float = 11.0
     """That a compiled setting takes longer to start again, its kernels coming from the disk."""
     compile_least_share: float = 0.6
     """Of the compute-only rate that the joint rate must reach, else loading is what limits and compiling is idle."""

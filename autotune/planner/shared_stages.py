@@ -14,7 +14,7 @@ from autotune.space import allowed_part
 __all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", "resume", "same_batch"]
 
 
-_COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.5}
+_COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.0}
 _MOST_LOOKS, _IN_PLAYOFF = 5, 4
 _FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
