@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader, Sampler
 
 from autotune.config import TunedConfig
 from autotune.errors import ConfigError, SettingsError
@@ -15,7 +17,14 @@ from autotune.export import DIALECTS, to
 from autotune.export.wanted import Wanted, as_words
 from autotune.settings import DOMAINS, Settings
 
-from .conftest import MakeConfig
+from .conftest import MakeConfig, pictures
+
+
+class Sevens(Sampler[list[int]]):
+    """Batches of seven, in order."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (list(range(first, first + 7)) for first in range(0, 70, 7))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -35,7 +44,7 @@ def test_nothing_is_dropped_in_silence(everything: TunedConfig, dialect: str) ->
     wanted.take = lambda name, default=None: (taken.add(name), take(name, default))[1]  # type: ignore[method-assign]
     module = __import__(f"autotune.export.{dialect}", fromlist=["export"])
     listed = " ".join(one.what for one in module.export(wanted).not_expressed)
-    asked = [name for name in (*DOMAINS, "max_grad_norm", "warmup_steps", "learning_rate", "optimizer", "loss_fn")]
+    asked = (*DOMAINS, "max_grad_norm", "warmup_steps", "learning_rate", "optimizer", "loss_fn")
     silent = [name for name in asked if wanted.asked(name) and name not in taken and name not in listed]
     assert silent == []
 
@@ -67,12 +76,7 @@ def test_what_torch_does_anyway_is_not_reported_missing(make_config: MakeConfig,
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_batches_of_the_users_own_are_exported_too(make_config: MakeConfig, dialect: str) -> None:
     """Without a batch size there is none in the export, and no error."""
-    from torch.utils.data import BatchSampler, DataLoader, RandomSampler
-
-    from .conftest import pictures
-
-    data = pictures()
-    loader = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 7, drop_last=False))
+    loader = DataLoader(pictures(), batch_sampler=Sevens())
     config = make_config(Settings(batch_size=None), data=loader, baseline=Settings(batch_size=None))
     export = to(config, dialect)
     assert "batch_sampler" in " ".join(one.what for one in export.not_expressed) or dialect == "plain"
@@ -99,6 +103,7 @@ def test_names_from_a_file_cannot_become_code(everything: TunedConfig) -> None:
     document["task"]["name"] = 'tiny"""\nimport os\n'
     export = to(TunedConfig.from_json(document), "plain")
     assert not any(line.lstrip().startswith("import os") for text in export.files.values() for line in text.split("\n"))
+    document["same_batch"] = None
     document["optimizer"]["kwargs"]["lr=1);import os;("] = 1
     document["facts"]["optimizer_kwargs"]["lr=1);import os;("] = 1
     with pytest.raises(ConfigError, match="is no name"):

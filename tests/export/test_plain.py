@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.build import prepare_model
 from autotune.config import TunedConfig
 from autotune.export import to
 from autotune.settings import Settings
@@ -85,7 +86,7 @@ def _script(config: TunedConfig, parts: dict[str, Any]) -> dict[str, Any]:
 def _trained(config: TunedConfig, model: nn.Module, *, plain: bool) -> list[torch.Tensor]:
     """Two epochs over the same batches by the script's step or by ours."""
     loss_fn = nn.CrossEntropyLoss()
-    prepared = config.prepare(model)
+    prepared = prepare_model(model, config.settings, "cpu")
     optimizer = config.optimizer(prepared)
 
     def training_step(model: nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
