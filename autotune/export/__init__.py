@@ -5,7 +5,20 @@
 
 from __future__ import annotations
 
-from autotune.export.dialects import DIALECTS, to
+from typing import TYPE_CHECKING, Any
+
+from autotune.export.names import DIALECTS
 from autotune.export.record import Export, NotExpressed
 
+if TYPE_CHECKING:
+    from autotune.export.dialects import to
+
 __all__ = ["DIALECTS", "Export", "NotExpressed", "to"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "to":  # which loads torch
+        raise AttributeError(f"module 'autotune.export' has no attribute {name!r}")
+    from autotune.export.dialects import to
+
+    return to
