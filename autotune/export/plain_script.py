@@ -48,6 +48,11 @@ def prepare(model):
     return model
 
 
+def make_optimizer(model):
+    """The optimizer, at the tuned learning rate."""
+    return <<MAKE_OPTIMIZER>>
+
+
 def to_device(value):
     """Tensors in lists, tuples and mappings on the device, images laid out as the model is."""
     if isinstance(value, torch.Tensor):
@@ -132,7 +137,7 @@ class Step:
 def main():
     set_switches()
     model = prepare(yours.make_model())
-    optimizer = <<MAKE_OPTIMIZER>>
+    optimizer = make_optimizer(model)
     step = Step(model, optimizer, yours.make_scheduler(optimizer))
     dataset = yours.make_dataset()
     loader = <<MAKE_LOADER>>

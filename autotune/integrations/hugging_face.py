@@ -76,6 +76,9 @@ def autotune_trainer(
 
 
 def _apply(trainer: Any, tuned: TunedConfig) -> None:
+    mark = (tuned.facts.fingerprint, tuned.evidence.created)
+    if getattr(trainer, "_autotuned_with", None) == mark:
+        raise TaskError("The Trainer has these settings already.", "Its learning rate would be scaled once more.")
     wanted = Wanted(tuned)
     arguments = {name: value for name, value in training_arguments(wanted).items() if name not in _KEPT}
     if not arguments.get("tf32"):
@@ -99,6 +102,7 @@ def _apply(trainer: Any, tuned: TunedConfig) -> None:
     trainer.args = dataclasses.replace(before, **arguments)
     trainer._train_batch_size = trainer.args.train_batch_size
     _renew_accelerator(trainer, before)
+    trainer._autotuned_with = mark
     _scale_what_was_handed_over(trainer, tuned)
     for change in apply_switches(tuned.settings):
         _logger.info("autotune_trainer() has set for the whole process: %s", change)
@@ -151,6 +155,8 @@ def _scale_what_was_handed_over(trainer: Any, tuned: TunedConfig) -> None:
 def _refuse(trainer: Any) -> None:
     if not is_hf_trainer(trainer):
         raise TaskError(f"{type(trainer).__name__} is no Trainer of transformers.", "Use autotune() for anything else.")
+    if trainer.state.global_step > 0:
+        raise TaskError("The Trainer has trained already, with optimizer and schedule made.", "Tune before train().")
     if trainer.args.world_size > 1:
         raise TaskError(
             f"The Trainer runs in {trainer.args.world_size} processes.", "Tune in one, then export the config."

@@ -1,9 +1,9 @@
 """Lightning: a callback that tunes before ``fit`` and sets what the Trainer has not begun to use.
 
-When a callback's ``setup`` runs, the model is still on the CPU and nothing is loaded: loader, accumulation, precision,
-memory format and compilation are set there, before ``configure_optimizers`` asks how many steps there will be. The
-optimizers exist in ``on_fit_start``: the learning rates and the warm-up are set there. An optimizer steps by the
-implementation its module gave it, which cannot be changed afterwards and is therefore not searched.
+When a callback's ``setup`` runs, the model is still on the CPU and nothing is loaded: loader, accumulation and
+precision are set there, before ``configure_optimizers`` asks how many steps there will be. In ``on_fit_start`` the model
+is whole and on its device, and the optimizers exist: memory format, compilation, learning rates and warm-up are set
+there. An optimizer steps by the implementation its module gave it, which cannot be changed and is not searched.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AutotuneCallback(Callback):
         self._steps_before = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str | None = None) -> None:
-        """Tune and set all but the learning rates; a module that is made in hooks of its own has to wait for them.
+        """Tune, and set what feeds the model; a module that is made in hooks of its own has to wait for them.
 
         Args:
             trainer: Whose loops are to be set.
@@ -75,14 +75,15 @@ class AutotuneCallback(Callback):
         Raises:
             TaskError: This Trainer cannot be given tuned settings; the message says why.
         """
-        if stage != "fit" or self._applied:
+        if stage != "fit":
             return
         _refuse(trainer)
+        self._applied = False  # each fit attaches its loader anew
         if self.tuned is not None or not _made_in_hooks(pl_module):
             self._apply(trainer, pl_module)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Scale the learning rates of optimizers and schedules, and start the warm-up.
+        """Prepare the model, scale the learning rates of optimizers and schedules, and start the warm-up.
 
         Args:
             trainer: Whose optimizers are to be set.
@@ -100,7 +101,9 @@ class AutotuneCallback(Callback):
                     stacklevel=1,
                 )
             self._apply(trainer, pl_module)
-        self._set_learning_rates(trainer)
+        assert self.tuned is not None
+        prepare_model(pl_module, self.tuned.settings, trainer.strategy.root_device)
+        self._set_learning_rates(trainer, self.tuned)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the optimizer without hooks.
@@ -141,7 +144,6 @@ class AutotuneCallback(Callback):
             )
         for change in apply_switches(settings):
             _logger.info("AutotuneCallback has set for the whole process: %s", change)
-        prepare_model(module, settings, device if self._late(module) else "cpu")
         trainer.fit_loop._data_source.instance = self.tuned.dataloader(loader)
         trainer.fit_loop._combined_loader = None
         trainer.accumulate_grad_batches = settings.gradient_accumulation_steps
@@ -150,9 +152,6 @@ class AutotuneCallback(Callback):
             trainer.gradient_clip_val = self.tuned.max_grad_norm
         self._applied = True
         self._say_what_is_left(settings)
-
-    def _late(self, module: LightningModule) -> bool:
-        return any(parameter.device.type != "cpu" for parameter in module.parameters())
 
     def _with_limits(self) -> dict[str, Any]:
         if "space" in self._options:
@@ -169,9 +168,8 @@ class AutotuneCallback(Callback):
         for one in left:
             _logger.warning("AutotuneCallback could not apply %s", one)
 
-    def _set_learning_rates(self, trainer: Trainer) -> None:
-        assert self.tuned is not None
-        plan = self.tuned.learning_rate
+    def _set_learning_rates(self, trainer: Trainer, tuned: TunedConfig) -> None:
+        plan = tuned.learning_rate
         if plan.factor != 1 and trainer.ckpt_path is not None:
             warnings.warn(
                 f"Training goes on from {trainer.ckpt_path!r}, whose learning rates replace those scaled by "
@@ -182,7 +180,7 @@ class AutotuneCallback(Callback):
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         for optimizer in trainer.optimizers:
             own = [one for one in schedulers if getattr(one, "optimizer", None) is optimizer]
-            self.tuned.apply_to(optimizer, own[0] if own else None)
+            tuned.apply_to(optimizer, own[0] if own else None)
         if plan.warmup_steps and len(trainer.optimizers) == 1:
             self._warm_up = WarmUp(
                 trainer.optimizers[0], steps=plan.warmup_steps, factor=plan.factor, done=self._steps_before

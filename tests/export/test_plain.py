@@ -169,7 +169,7 @@ def test_an_optimizer_of_the_users_own_has_a_marked_place(make_config: MakeConfi
         return torch.optim.AdamW([{"params": [first]}, {"params": rest, "lr": 0.01}], lr=0.1)
 
     export = to(make_config(optimizer=two_groups), "plain")
-    assert "optimizer = yours.make_optimizer(model)" in export.text
+    assert "return yours.make_optimizer(model)" in export.text
     assert "multiply every learning rate by 2.0" in export.beside["train_parts.py"]
 
 

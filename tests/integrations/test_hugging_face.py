@@ -169,6 +169,23 @@ def test_trainers_that_would_undo_it_are_refused(make_trainer: Callable[..., Any
         autotune_trainer(make_trainer(**changes), tune=Tuner(_BETTER))
 
 
+def test_settings_are_not_applied_twice(make_trainer: Callable[..., Any]) -> None:
+    """The learning rate would be scaled once more."""
+    trainer = make_trainer()
+    _, tuned = autotune_trainer(trainer, tune=Tuner(_BETTER))
+    with pytest.raises(TaskError, match="has these settings already"):
+        autotune_trainer(trainer, tuned)
+    assert trainer.args.learning_rate == pytest.approx(0.02)
+
+
+def test_a_trainer_that_has_trained_is_refused(make_trainer: Callable[..., Any]) -> None:
+    """Its optimizer and schedule are made, which no argument changes any more."""
+    trainer = make_trainer(max_steps=1)
+    trainer.train()
+    with pytest.raises(TaskError, match="has trained already"):
+        autotune_trainer(trainer, tune=Tuner(_BETTER))
+
+
 def test_anything_else_is_no_trainer() -> None:
     """The message names what to call instead."""
     with pytest.raises(TaskError, match=r"Use autotune\(\) for anything else"):

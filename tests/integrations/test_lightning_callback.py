@@ -180,6 +180,45 @@ def test_a_module_made_in_setup_is_tuned_after_it_and_a_wrong_schedule_said() ->
     assert module.total_steps == 18
 
 
+def test_a_second_fit_trains_under_the_same_settings() -> None:
+    """It is tuned once; loader and rate are those of the first fit."""
+    module, tuner, notes = Tiny(), Tuner(_BETTER), Notes()
+    callback = AutotuneCallback(tune=tuner)
+    trainer = fit(module, callback, notes)
+    trainer.fit_loop.max_epochs = 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's own
+        trainer.fit(module)
+    assert len(tuner.tasks) == 1
+    assert module.rows == [8] * 8 + [6]
+    assert notes.rate == pytest.approx(0.2)
+
+
+class WithImages(Tiny):
+    """Blocks of convolutions, made in setup()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.layer
+
+    def setup(self, stage: str) -> None:
+        """Makes them."""
+        reshape = nn.Unflatten(1, (6, 1, 1))
+        self.layer = nn.Sequential(reshape, nn.Conv2d(6, 4, 1), nn.Flatten(), nn.Linear(4, 2))
+
+
+def test_memory_format_is_set_on_a_model_that_is_made_late(tmp_path: Path) -> None:
+    """A ready config is applied to the whole model, whenever it is made."""
+    first = AutotuneCallback(tune=Tuner(_BETTER.replace(channels_last=True)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that steps were counted before
+        fit(WithImages(), first)
+    module = WithImages()
+    fit(module, AutotuneCallback(first.tuned))
+    assert module.layer[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert module.rows == [8] * 8 + [6]
+
+
 class Steps(Callback):
     """The rates at which the optimizer really stepped."""
 
