@@ -103,7 +103,7 @@ def _script(wanted: Wanted, data: dict[str, Any], objects: list[str], left: tupl
         "PARTS": PARTS,
         "IMPORTS": _imports(wanted),
         "DEVICE": json.dumps(wanted.device),
-        "LOADER": repr(data["dataloader"]),
+        "LOADER": "".join(["{\n", *(f'    "{key}": {value!r},\n' for key, value in data["dataloader"].items()), "}"]),
         "STEPS": str(data["gradient_accumulation_steps"]),
         "MEAN": str(data["reduction"] == "mean"),
         "DTYPE": f"torch.{dtype}" if dtype else "None",

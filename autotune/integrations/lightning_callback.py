@@ -1,9 +1,9 @@
 """Lightning: a callback that tunes before ``fit`` and sets what the Trainer has not begun to use.
 
 When a callback's ``setup`` runs, the model is still on the CPU and nothing is loaded: loader, accumulation and
-precision are set there, before ``configure_optimizers`` asks how many steps there will be. In ``on_fit_start`` the model
-is whole and on its device, and the optimizers exist: memory format, compilation, learning rates and warm-up are set
-there. An optimizer steps by the implementation its module gave it, which cannot be changed and is not searched.
+precision are set there, before ``configure_optimizers`` asks how many steps there will be. In ``on_fit_start`` the
+model is whole and on its device, and the optimizers exist: memory format, compilation, learning rates and warm-up are
+set there. An optimizer steps by the implementation its module gave it, which cannot be changed and is not searched.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,30 @@ def test_what_cannot_be_done_has_its_exit_code(
     """Each kind of failure has the code that the help lists, and says why."""
     assert main(["export", *arguments]) == code
     assert capsys.readouterr().err
+
+
+def test_the_task_says_where_the_model_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --task the parts import the model's class by name; nothing is left to fill in there."""
+    (tmp_path / "exported_task.py").write_text(_TASK)
+    out = tmp_path / "run.py"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the saved config is of another task, which is said
+        spec = f"{tmp_path / 'exported_task.py'}:make"
+        assert main(["export", str(SAVED), "--to", "plain", "--task", spec, "--out", str(out)]) == 0
+    assert "from exported_task import Net as make_model" in (tmp_path / "train_parts.py").read_text()
+
+
+_TASK = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from autotune import Task
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+
+def make():
+    data = TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
+    return Task(Net, data, loss_fn=nn.CrossEntropyLoss(), device="cpu")
+"""
