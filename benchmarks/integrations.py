@@ -55,6 +55,14 @@ class Chunks:
         return len(self.rates) >= self._rounds
 
 
+def what_was_set(tuned: Any) -> str:
+    """Settings other than the baseline's, and the threads that training really had."""
+    import torch
+
+    changed = {name: new for name, (_, new) in tuned.baseline.differences(tuned.settings).items()}
+    return f"set {changed or 'nothing (baseline kept)'}; {torch.get_num_threads()} threads"
+
+
 def lightning_ratio(budget_s: float, rounds: int, seconds: float) -> tuple[float, list[float]]:
     """Promised and real rates through Lightning."""
     import torch
@@ -83,6 +91,7 @@ def lightning_ratio(budget_s: float, rounds: int, seconds: float) -> tuple[float
     Trainer(max_epochs=10_000, callbacks=[tuning, meter], **quiet).fit(WaveModule())
     assert tuning.tuned is not None
     assert meter.chunks is not None
+    print(f"lightning: {what_was_set(tuning.tuned)}")
     return tuning.tuned.evidence.samples_per_s or float("nan"), meter.chunks.rates
 
 
@@ -108,6 +117,7 @@ def hugging_face_ratio(budget_s: float, rounds: int, seconds: float) -> tuple[fl
 
         trainer.add_callback(Meter())
         trainer.train()
+        print(f"hf: {what_was_set(tuned)}")
     return tuned.evidence.samples_per_s or float("nan"), chunks.rates
 
 
