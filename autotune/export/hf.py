@@ -146,9 +146,9 @@ def _adamw(wanted: Wanted) -> dict[str, Any]:
     if wanted.get("optimizer.eps") is not None:
         arguments["adam_epsilon"] = wanted.take("optimizer.eps")
     decay = wanted.take("optimizer.weight_decay")
-    if decay is not None:
+    if decay is not None and not wanted.get("param_groups"):  # groups have each their own
         arguments["weight_decay"] = decay
-        if decay and not wanted.get("param_groups"):
+        if decay:
             wanted.insist("optimizer.weight_decay", "the Trainer leaves biases and normalization layers out of it")
     return arguments
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from autotune.errors import TaskError
+from autotune.export import to
 from autotune.integrations import autotune_trainer
 from autotune.settings import Settings
 
@@ -167,6 +168,15 @@ def test_trainers_that_would_undo_it_are_refused(make_trainer: Callable[..., Any
     """Before anything is tuned."""
     with pytest.raises(TaskError, match="would replace the tuned batch"):
         autotune_trainer(make_trainer(**changes), tune=Tuner(_BETTER))
+
+
+def test_what_a_trainer_was_tuned_to_exports_as_its_arguments(make_trainer: Callable[..., Any]) -> None:
+    """Its own two groups, with weight decay and without, are two arguments again."""
+    _, tuned = autotune_trainer(make_trainer(weight_decay=0.1), tune=Tuner(_BETTER))
+    export = to(tuned, "hf")
+    arguments = export.data["training_arguments"]
+    assert (arguments["weight_decay"], arguments["learning_rate"]) == (0.1, pytest.approx(0.02))
+    assert "parameter groups" not in " ".join(map(str, export.not_expressed))
 
 
 def test_settings_are_not_applied_twice(make_trainer: Callable[..., Any]) -> None:
