@@ -56,7 +56,7 @@ def autotune_trainer(
         trainer: A ``transformers.Trainer`` whose ``train()`` has not been called.
         tuned: Settings found before, or the file they are in; None: tune now.
         tune: ``(task, **options) -> TunedConfig``, in place of the tuner.
-        **options: As for ``autotune()``, such as ``time_budget_s`` or ``effective_batch_size``.
+        **options: Those of ``autotune()`` that say how to tune, such as ``time_budget_s``; the task is the Trainer's.
 
     Returns:
         The same Trainer, and the config.

@@ -46,7 +46,7 @@ class AutotuneCallback(Callback):
     Args:
         tuned: Settings found before, or the file they are in; None: tune now.
         tune: ``(task, **options) -> TunedConfig``, in place of the tuner.
-        **options: As for ``autotune()``, such as ``time_budget_s`` or ``effective_batch_size``.
+        **options: Those of ``autotune()`` that say how to tune, such as ``time_budget_s``; the task is the Trainer's.
     """
 
     def __init__(
