@@ -1,8 +1,9 @@
 """Does a tuned JSON train as fast where this package is missing? Plain torch against ``TrainStep``, interleaved.
 
-    python benchmarks/round_trip.py [--config tuned.json] [--rounds 6] [--seconds 8]
+    python benchmarks/round_trip.py [--config tuned.json] [--rounds 6] [--seconds 8] [--exported]
 
-Each lap is a fresh process: ``plain_training.py`` (cannot import autotune) or this file with ``--ours``. Prints both
+Each lap is a fresh process: ``plain_training.py`` (cannot import autotune; with ``--exported`` the script that
+``torch-autotune export --to plain`` writes) or this file with ``--ours``. Prints both
 rates per round and the ratio plain / TrainStep with its 95 % interval.
 """
 
@@ -26,13 +27,16 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="tuned JSON of the demo; default: tune now, 55 s")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--exported", action="store_true", help="the exported script in place of a hand-written loop")
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.ours:
         print(tuned_rate(arguments.config, arguments.seconds))
         return
     with tempfile.TemporaryDirectory() as folder:
-        compare(arguments.config or tune(Path(folder) / "tuned.json"), arguments.rounds, arguments.seconds)
+        config = arguments.config or tune(Path(folder) / "tuned.json")
+        exported = export_to(Path(folder), config) if arguments.exported else None
+        compare(config, arguments.rounds, arguments.seconds, exported)
 
 
 def tune(path: Path) -> Path:
@@ -46,13 +50,24 @@ def tune(path: Path) -> Path:
     return path
 
 
-def compare(config: Path, rounds: int, seconds: float) -> None:
+def export_to(folder: Path, config: Path) -> Path:
+    """Writes the plain script of a config into ``folder``."""
+    from autotune import TunedConfig
+    from autotune.export import to
+
+    (folder / "train.py").write_text(to(TunedConfig.load(config), "plain").text, encoding="utf-8")
+    return folder
+
+
+def compare(config: Path, rounds: int, seconds: float, exported: Path | None = None) -> None:
     """Alternates both kinds of process and prints the ratio."""
     from autotune.demo.crops import prepare_crops
     from autotune.measurement import mean_interval
 
     folder = str(prepare_crops())
     plain = [sys.executable, str(HERE / "plain_training.py"), str(config), folder, str(seconds)]
+    if exported is not None:
+        plain = [sys.executable, str(HERE / "exported_script.py"), str(exported), folder, str(seconds)]
     ours = [sys.executable, __file__, "--ours", "--config", str(config), "--seconds", str(seconds)]
     logs = []
     for number in range(rounds):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from autotune import errors
+from autotune.cli.export import add_export
 from autotune.errors import AutotuneError, SettingsError
 
 __all__ = ["INTERRUPTED", "build_parser"]
@@ -28,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(version: str) -> argparse.ArgumentParser:
-    """The parser of ``torch-autotune``; the parsed ``command`` is demo, tune or show.
+    """The parser of ``torch-autotune``; the parsed ``command`` is demo, tune, show or export.
 
     Args:
         version: What ``--version`` prints.
@@ -42,10 +43,11 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"torch-autotune {version}", help="print the version and leave"
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|tune|show")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|tune|show|export")
     _add_demo(commands)
     _add_tune(commands)
     _add_show(commands)
+    add_export(commands, _command)
     return parser
 
 

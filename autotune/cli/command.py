@@ -1,4 +1,4 @@
-"""The commands: what ``demo``, ``tune`` and ``show`` do with their arguments."""
+"""The commands: what ``demo``, ``tune``, ``show`` and ``export`` do with their arguments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import INTERRUPTED, build_parser
+from autotune.cli.export import export_config
 from autotune.cli.output import Output
 from autotune.cli.ownership import check_ownership
 from autotune.cli.task_file import load_task
@@ -132,7 +133,12 @@ def _show(args: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-_COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {"demo": _demo, "tune": _tune, "show": _show}
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {
+    "demo": _demo,
+    "tune": _tune,
+    "show": _show,
+    "export": export_config,
+}
 
 
 def _writable(out: str) -> Path:
