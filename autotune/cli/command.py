@@ -1,4 +1,4 @@
-"""The commands: what ``demo``, ``tune`` and ``show`` do with their arguments."""
+"""The commands: what ``demo``, ``tune`` and ``show`` do with their arguments; ``living`` has the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli import living
 from autotune.cli.arguments import INTERRUPTED, build_parser
 from autotune.cli.output import Output
 from autotune.cli.ownership import check_ownership
@@ -132,7 +133,14 @@ def _show(args: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-_COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {"demo": _demo, "tune": _tune, "show": _show}
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {
+    "demo": _demo,
+    "tune": _tune,
+    "show": _show,
+    "check": living.check,
+    "retune": living.retune,
+    "rollback": living.rollback,
+}
 
 
 def _writable(out: str) -> Path:
