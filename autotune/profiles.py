@@ -34,7 +34,7 @@ from autotune.config.entries import (
 from autotune.config.file import NewerConfigError, check_document, replace_file
 from autotune.errors import ConfigError
 
-__all__ = ["CACHE_DIR_VARIABLE", "HISTORY", "Key", "Profiles", "user_folder"]
+__all__ = ["CACHE_DIR_VARIABLE", "HISTORY", "Key", "Profiles", "file_mode", "user_folder"]
 
 CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 """Environment variable that names the folder of the user's own store; set but empty: there is none."""
@@ -161,7 +161,7 @@ class Profiles:
                 content = _content([*entries, *([] if before else [after])], shelf, str(file))
                 if damaged is not None:
                     _set_aside(file, damaged, shelf.faults)
-                replace_file(file, content, mode=_mode(file.parent))
+                replace_file(file, content, mode=file_mode(file.parent))
         except OSError as error:
             raise ConfigError(
                 f"The result cannot be stored in {str(self.path)!r}: {error.strerror or error}.",
@@ -180,7 +180,7 @@ class Profiles:
 
     @contextlib.contextmanager
     def _locked(self, file: Path) -> Iterator[None]:
-        lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=self.lock_timeout_s, mode=_mode(file.parent))
+        lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=self.lock_timeout_s, mode=file_mode(file.parent))
         try:
             with lock:
                 yield
@@ -228,6 +228,10 @@ def _set_aside(file: Path, content: bytes, faults: tuple[str, ...]) -> None:
     )
 
 
-def _mode(folder: Path) -> int:
-    """As open as the folder is, and never for everybody to write."""
+def file_mode(folder: Path) -> int:
+    """Permissions of a file: as open as its folder is, and never for everybody to write.
+
+    Args:
+        folder: That exists.
+    """
     return (_PRIVATE | stat.S_IMODE(folder.stat().st_mode)) & 0o664

@@ -140,8 +140,9 @@ def _judged(config: TunedConfig, result: RaceResult, margin: float) -> Check:
         said = (result.undecided or "Too few rounds to decide.").rstrip(".")
         verdict: Verdict = "unsafe" if failed else "undecided"
         return Check(verdict=verdict, reason=f"{said}.", stored=stored, others_cores=result.others_cores)
-    slower = stored is not None and speedup is not None and high < speedup.low and median < stored / (1 + margin)
-    verdict = "drifted" if slower or high < 1.0 else "valid" if low > 1.0 else "undecided"
+    slower = speedup is not None and high < speedup.low and median < speedup.median / (1 + margin)
+    holds = low > 1.0 and (speedup is None or median >= speedup.low / (1 + margin))
+    verdict = "drifted" if slower or high < 1.0 else "valid" if holds else "undecided"
     return Check(
         verdict=verdict,
         reason=_sentence(verdict, stored, low, median, high),
@@ -162,4 +163,4 @@ def _sentence(verdict: Verdict, stored: float | None, low: float, median: float,
         return f"It drifted: {now} now, {was}{share}."
     if verdict == "valid":
         return f"It holds: {now} now, {was}."
-    return f"Undecided: {now} now, {was}: the interval holds both; run again when the machine is quieter."
+    return f"Undecided: {now} now, {was}: too noisy to tell; run again when the machine is quieter."

@@ -13,7 +13,7 @@ from autotune.config import TunedConfig
 from autotune.config.file import read_content, write_document
 from autotune.errors import ConfigError
 from autotune.nightly.retune import Retuned
-from autotune.profiles import Key, Profiles
+from autotune.profiles import Key, Profiles, file_mode
 
 __all__ = ["CHANGES", "METRICS", "note", "note_line", "synchronise"]
 
@@ -69,10 +69,12 @@ def note_line(store: Profiles, name: str, line: str) -> None:
     path = store.path / name if store.path.suffix != ".json" else store.path.with_name(f"{store.path.stem}.{name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock")), path.open("a", encoding="utf-8") as file:
-            file.write(f"{line.replace(chr(10), ' ')}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        mode = file_mode(path.parent)
+        with FileLock(path.with_name(f".{path.name}.lock"), mode=mode):
+            with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(f"{line.replace(chr(10), ' ')}\n")
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         raise ConfigError(
             f"{str(path)!r} cannot be written: {error.strerror or error}.", "Check the folder."

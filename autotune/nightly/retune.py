@@ -84,7 +84,7 @@ class Retuned:
     gain: Speedup | None = None
     """Of the new settings over the stored ones, raced."""
     moved: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Settings that changed: name -> old and new value."""
+    """Settings that changed: name -> old and new value; where nothing was stored, old is the baseline."""
 
     @property
     def changed(self) -> bool:
@@ -176,7 +176,7 @@ class _Retune:
         return None
 
     def _refuse_if_busy(self, here: Here) -> None:
-        settings = self.stored.baseline if self.stored is not None else Settings(batch_size=1)
+        settings = self.stored.baseline if self.stored is not None else Settings()
         said = self.seams.busy(here, settings)
         if said is not None:
             raise BusyError(f"Not re-tuned: {said}.", "Run it when the machine is otherwise idle; nothing was changed.")
@@ -276,8 +276,10 @@ class _Retune:
         self, outcome: Outcome, reason: str, *, new: TunedConfig | None = None, gain: RaceResult | None = None
     ) -> Retuned:
         stored = self.stored
-        moved = stored.settings.differences(new.settings) if stored is not None and new is not None else {}
-        old_rate = stored.evidence.samples_per_s if stored is not None else None
+        before = stored.settings if stored is not None else new.baseline if new is not None else None
+        moved = before.differences(new.settings) if before is not None and new is not None else {}
+        first = new.evidence.baseline_samples_per_s if new is not None else None
+        old_rate = stored.evidence.samples_per_s if stored is not None else first
         new_rate = new.evidence.samples_per_s if new is not None else None
         if gain is not None and gain.rounds:
             old_rate = statistics.median(gain.baseline_samples_per_s)

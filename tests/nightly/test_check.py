@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from autotune.config import Speedup
 from autotune.nightly.check import EXIT_CODES, Check, check
+from autotune.race import RaceResult
 
 
 def checked(world: Any, **changes: Any) -> Check:
@@ -50,6 +52,25 @@ def test_noise_is_undecided_not_drift(world: Any) -> None:
     world.noise = 0.4
     found = checked(world)
     assert (found.verdict, found.exit_code) == ("undecided", 13)
+
+
+def test_a_much_smaller_gain_within_a_wide_interval_is_undecided(world: Any) -> None:
+    """It does not hold only because noise reaches up to what is stored."""
+    config = world.config(_stored(world), speedup=Speedup(median=16.0, low=14.0, high=18.0, rounds=6))
+    world.rates[_stored(world)] = 300.0
+    race = _race_of((1.5, 2.0, 3.0, 30.0, 40.0))
+    assert check(config, world.here, race=race).verdict == "undecided"
+
+
+def _race_of(ratios: tuple[float, ...]) -> Any:
+    """A race that showed these ratios."""
+
+    def raced(baseline: Any, candidates: Any, *, margin: float, **_: Any) -> list[RaceResult]:
+        rates = {"baseline_samples_per_s": (100.0,) * len(ratios)}
+        rates["candidate_samples_per_s"] = tuple(100.0 * ratio for ratio in ratios)
+        return [RaceResult(baseline=baseline, candidate=candidates[0], margin=margin, **rates)]
+
+    return raced
 
 
 def test_too_little_time_is_undecided(world: Any) -> None:

@@ -62,6 +62,7 @@ def test_others_on_the_device_are_seen_without_a_step(world: Any) -> None:
 
 def _with_others(world: Any, cores: float | None) -> Any:
     def run(probe: Any) -> Any:
+        assert probe.kind in ("joint", "lap")  # others are not read in the other kinds
         outcome = world.run(probe)
         assert isinstance(outcome, Measured)
         return dataclasses.replace(outcome, others_cores=cores)
