@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune import Space, TunedConfig, autotune
+from autotune import Space, Task, TunedConfig, autotune
+from autotune.api import tune
 from autotune.api.cache import Cache, is_settled
 from autotune.api.environment import mode
 from autotune.api.run import Run
@@ -54,9 +55,11 @@ class Searches:
         self.count = 0
         self.ratios = WON
         self.interrupted = False
+        self.earlier: Settings | None = None
 
     def go(self, run: Run) -> None:
         self.count += 1
+        self.earlier = run.plan.earlier
         baseline = run.plan.candidates.baseline
         best = baseline.replace(batch_size=2 * (baseline.batch_size or 1), gradient_accumulation_steps=1)
         own, other = measured(baseline, 100.0), measured(best, 150.0)
@@ -323,6 +326,17 @@ def test_force_tunes_and_replaces(call: Call, searches: Searches, monkeypatch: p
     call()
     monkeypatch.delenv("AUTOTUNE")
     call()
+    assert searches.count == 2
+
+
+def test_an_earlier_answer_from_elsewhere_is_where_the_search_starts(searches: Searches) -> None:
+    """What a re-tune has stored is tried first; it neither looks at the cache nor fills it."""
+    earlier = Settings(batch_size=48, channels_last=True)
+    data = TensorDataset(torch.randn(640, 4), torch.zeros(640, dtype=torch.long))
+    task = Task(nn.Linear(4, 2), data, loss_fn=nn.CrossEntropyLoss(), device="cpu")
+    for _ in range(2):
+        tune(task, earlier=earlier, isolate=False, progress=False)
+    assert searches.earlier == earlier
     assert searches.count == 2
 
 

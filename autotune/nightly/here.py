@@ -93,7 +93,8 @@ def others_at_work(here: Here, settings: Settings) -> str | None:
     accelerator = here.hardware.accelerator
     if accelerator is not None and accelerator.other_processes:
         return f"{accelerator.other_processes} other processes are on the device"
-    bare = settings.replace(num_workers=0, pin_memory=False, compile_mode=None)
+    # On all cores: others on a core that we leave alone would be seen by nobody.
+    bare = settings.replace(num_workers=0, pin_memory=False, compile_mode=None, num_threads=here.hardware.cores)
     outcome = here.run(Probe(kind="joint", settings=bare, window_s=_LOOK_S, deadline_s=_LOOK_DEADLINE_S))
     cores = outcome.others_cores if isinstance(outcome, Measured) else None
     if cores is not None and cores > _OTHERS_CORES:

@@ -71,6 +71,8 @@ def _job(name: str, entry: Any, shared: Mapping[str, Any], folder: Path) -> Job:
         raise ConfigError(f"The task {name!r} names no function.", _REMEDY)
     _check(entry, _OF_TASK, f"The task {name!r}")
     wanted = {**shared, **entry}
+    if "storage" in wanted and "://" not in wanted["storage"]:
+        wanted["storage"] = str(folder / wanted["storage"])
     return Job(
         name=name,
         spec=_absolute_spec(wanted["task"], folder),

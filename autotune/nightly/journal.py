@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock
 
@@ -70,15 +70,18 @@ def note_line(store: Profiles, name: str, line: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = file_mode(path.parent)
-        with FileLock(path.with_name(f".{path.name}.lock"), mode=mode):
-            with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-                file.write(f"{line.replace(chr(10), ' ')}\n")
-                file.flush()
-                os.fsync(file.fileno())
+        with FileLock(path.with_name(f".{path.name}.lock"), mode=mode), _appending(path, mode) as file:
+            file.write(f"{line.replace(chr(10), ' ')}\n")
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise ConfigError(
             f"{str(path)!r} cannot be written: {error.strerror or error}.", "Check the folder."
         ) from error
+
+
+def _appending(path: Path, mode: int) -> TextIO:
+    return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode))
 
 
 def _content(path: Path) -> Any:

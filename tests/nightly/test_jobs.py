@@ -25,6 +25,7 @@ store = "/elsewhere"
 time_budget_s = 5.5
 check_budget_s = 9
 memory_margin = 0.1
+storage = "study.log"
 """
 
 
@@ -40,7 +41,9 @@ def test_shared_keys_hold_unless_a_task_has_its_own(tmp_path: Path, name: str) -
     assert (first.store.path, first.out) == (tmp_path / "profiles", tmp_path / "tuned.json")
     assert first.rules == Rules(time_budget_s=60, allow_batch_change=True, storage="sqlite:///study.db", study_name="a")
     assert (second.spec, second.store.path, second.out) == ("package.module:make", Path("/elsewhere"), None)
-    assert second.rules == Rules(time_budget_s=5.5, check_budget_s=9, memory_margin=0.1)
+    assert second.rules == Rules(
+        time_budget_s=5.5, check_budget_s=9, memory_margin=0.1, storage=str(tmp_path / "study.log")
+    )
 
 
 @pytest.mark.parametrize(
