@@ -303,6 +303,7 @@ def test_off_gives_the_baseline_through_the_same_call(
     assert tuned.settings == tuned.baseline
     assert tuned.evidence.reason == "not tuned: AUTOTUNE=off in the environment, and nothing was measured"
     json.dumps(tuned.to_json(), allow_nan=False)
+    assert "AUTOTUNE=off" in str(tuned)
     assert len(next(iter(tuned.dataloader()))[0]) == 16
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,7 @@ def check(args: argparse.Namespace, output: Output) -> int:
     task = load_task(args.task)
     try:
         config = TunedConfig.load(args.file)
-    except ConfigError:
-        if not Path(args.file).is_dir():
-            raise
+    except ConfigError:  # several tasks in one store, perhaps; else the same error again
         config = TunedConfig.load(args.file, task=task)
     output.say("Checking: the fingerprint, one safe step, a short race.")
     with nightly.opened(task) as here:
@@ -56,8 +55,7 @@ def retune(args: argparse.Namespace, output: Output) -> int:
             line, document = _retuned(job, args, output)
         except AutotuneError as error:
             code = code or error.exit_code
-            line = f"{job.name}: {error}"
-            document = {"task": job.name, "outcome": "failed", "reason": str(error), "exit_code": error.exit_code}
+            line, document = f"{job.name}: {error}", _failed(job, error, output)
         lines.append(line)
         documents.append(document)
     output.result("\n".join(lines), {"tasks": documents, "exit_code": code})
@@ -99,6 +97,17 @@ def _retuned(job: Job, args: argparse.Namespace, output: Output) -> tuple[str, d
     nightly.note(ended, job.store, job.out)
     line = ended.line() if ended.changed else f"{job.name}: {ended.outcome}. {ended.reason}"
     return line, ended.to_json()
+
+
+def _failed(job: Job, error: AutotuneError, output: Output) -> dict[str, Any]:
+    from autotune.nightly import journal
+
+    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    try:
+        return journal.note_failure(job.name, error, job.store, when=when)
+    except AutotuneError as second:
+        output.say(f"{job.name}: no line of metrics was written: {second}")
+        return {"task": job.name, "outcome": "failed", "reason": str(error), "exit_code": error.exit_code}
 
 
 def _jobs(file: str, name: str | None) -> list[Job]:

@@ -73,11 +73,14 @@ def _job(name: str, entry: Any, shared: Mapping[str, Any], folder: Path) -> Job:
     wanted = {**shared, **entry}
     if "storage" in wanted and "://" not in wanted["storage"]:
         wanted["storage"] = str(folder / wanted["storage"])
+    store, out = _store(wanted.get("store"), folder), folder / wanted["out"] if "out" in wanted else None
+    if out is not None and out.resolve() == store.resolve():
+        raise ConfigError(f"The task {name!r}: out and store are one file.", 'A folder will do: store = "profiles".')
     return Job(
         name=name,
         spec=_absolute_spec(wanted["task"], folder),
-        store=Profiles(_store(wanted.get("store"), folder)),
-        out=folder / wanted["out"] if "out" in wanted else None,
+        store=Profiles(store),
+        out=out,
         rules=Rules(**{key: wanted[key] for key in _OF_RULES if key in wanted}),
     )
 

@@ -11,11 +11,11 @@ from filelock import FileLock
 
 from autotune.config import TunedConfig
 from autotune.config.file import read_content, write_document
-from autotune.errors import ConfigError
+from autotune.errors import AutotuneError, BusyError, ConfigError
 from autotune.nightly.retune import Retuned
 from autotune.profiles import Key, Profiles, file_mode
 
-__all__ = ["CHANGES", "METRICS", "note", "note_line", "synchronise"]
+__all__ = ["CHANGES", "METRICS", "note", "note_failure", "note_line", "synchronise"]
 
 CHANGES, METRICS = "changes.log", "metrics.jsonl"
 """Beside the configs of a folder; beside a file with its name in front."""
@@ -37,6 +37,24 @@ def note(ended: Retuned, store: Profiles, out: Path | None = None) -> None:
     if ended.changed:
         note_line(store, CHANGES, ended.line())
     note_line(store, METRICS, json.dumps(ended.to_json(), allow_nan=False))
+
+
+def note_failure(name: str, error: AutotuneError, store: Profiles, *, when: str) -> dict[str, Any]:
+    """Writes the line of metrics of a re-tune that came to nothing.
+
+    Args:
+        name: The task's, for people.
+        error: Why.
+        store: Where configs are kept.
+        when: ISO 8601 date and time.
+
+    Returns:
+        What the line holds.
+    """
+    outcome = "busy" if isinstance(error, BusyError) else "failed"
+    line = {"task": name, "outcome": outcome, "reason": str(error), "when": when, "exit_code": error.exit_code}
+    note_line(store, METRICS, json.dumps(line, allow_nan=False))
+    return line
 
 
 def synchronise(store: Profiles, key: Key, out: Path) -> None:

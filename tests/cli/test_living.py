@@ -98,6 +98,9 @@ def test_retune_goes_through_the_tasks_and_writes_what_became_of_them(
     document = json.loads(capsys.readouterr().out)
     assert [one["task"] for one in document["tasks"]] == ["one", "two"]
     assert document["tasks"][0]["exit_code"] == 8
+    (line,) = (project / "profiles" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == document["tasks"][0]
+    assert json.loads(line)["outcome"] == "busy"
     assert asked == [("one", project / "profiles", 9, True), ("two", project / "profiles", 9, True)]
     assert noted == [(Profiles(project / "profiles"), None)]
     assert main(["retune", "--name", "two", "--time-budget", "5"]) == 0

@@ -57,6 +57,7 @@ def test_shared_keys_hold_unless_a_task_has_its_own(tmp_path: Path, name: str) -
         ("[tasks.a]\ntask = 'x.py:f'\nspeed = 1", "unknown key 'speed'"),
         ("fast = true\n[tasks.a]\ntask = 'x.py:f'", "unknown key 'fast'"),
         ("[tasks.a]\ntask = 3", "task=3"),
+        ("store = 't.json'\n[tasks.a]\ntask = 'x.py:f'\nout = './t.json'", "out and store are one file"),
         ("[tasks.a]\ntask = 'x.py:f'\ntime_budget_s = true", "time_budget_s=True"),
         ("[tasks.a]\ntask = 'x.py:f'\ntime_budget_s = -1", "time_budget_s=-1"),
         ("[tasks.a]\ntask = 'x.py:f'\nallow_batch_change = 1", "allow_batch_change=1"),
