@@ -1,13 +1,12 @@
 """Do two machines that re-tune into one folder at once both land? Nothing may be lost.
 
-    python benchmarks/profile_store.py [--rounds 50] [--folder DIR]
+    python benchmarks/profile_store.py [--rounds 50]
 
 Two processes, each with a fake machine of its own, re-tune the same task into one shared folder, and both append to its
 change log and metrics; the study and the races are stand-ins that end at once, the store, its locks and its files are
 real. Each round drifts, so each is rewritten. Afterwards every result of both must be there: the last one in force, the
-twenty before it in the history, in order, one line of metrics and one of changes for each. Then the same with both
-processes writing one file of entries. Prints the counts and the time per re-tune, and exits with 1
-where one is missing.
+twenty before it in the history, in order, one line of metrics and one of changes for each. The same in one file of
+entries, in turns with the folder. Prints the counts and the time per re-tune, and exits with 1 where one is missing.
 """
 
 from __future__ import annotations
@@ -28,28 +27,26 @@ from typing import Any
 SAMPLE = Path(__file__).resolve().parents[1] / "tests" / "config" / "data" / "version_1.json"
 MACHINES = (4, 8)  # cores
 TASK = "sha256:shared"
+FORMS = ("folder", "file.json")
 
 
 def main() -> int:
-    """Runs both forms of store, or one machine's rounds."""
+    """Runs both machines, or one machine's rounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--cores", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.store is not None:
-        one_machine(chosen.store, chosen.cores, chosen.rounds)
+    if chosen.within is not None:
+        one_machine(chosen.within, chosen.cores, chosen.rounds)
         return 0
-    lost = 0
-    for name in ("folder", "file.json"):
-        with tempfile.TemporaryDirectory() as folder:
-            lost += shared(Path(folder) / name, chosen.rounds)
-    return min(1, lost)
+    with tempfile.TemporaryDirectory() as folder:
+        return min(1, shared(Path(folder), chosen.rounds))
 
 
-def shared(store: Path, rounds: int) -> int:
+def shared(within: Path, rounds: int) -> int:
     """Both machines at once; how many results are missing."""
-    command = [sys.executable, __file__, "--rounds", str(rounds), "--store", str(store), "--cores"]
+    command = [sys.executable, __file__, "--rounds", str(rounds), "--within", str(within), "--cores"]
     running = [
         subprocess.Popen([*command, str(cores)], stdout=subprocess.PIPE, text=True, stdin=subprocess.PIPE)
         for cores in MACHINES
@@ -64,15 +61,18 @@ def shared(store: Path, rounds: int) -> int:
     seconds = [json.loads(process.communicate()[0]) for process in running]
     if any(process.returncode for process in running):
         raise SystemExit("a process failed")
-    lost = missing(store, rounds)
-    each = [one for times in seconds for one in times]
-    print(
-        f"{store.name}: {len(MACHINES)} processes x {rounds} re-tunes, {len(lost)} lost; a re-tune took "
-        f"{statistics.median(each) * 1e3:.0f} ms in the median, {max(each) * 1e3:.0f} ms at most"
-    )
-    for said in lost:
-        print(f"  {said}")
-    return len(lost)
+    total = 0
+    for name in FORMS:
+        lost = missing(within / name, rounds)
+        each = [one for times in seconds for one in times[name]]
+        print(
+            f"{name}: {len(MACHINES)} processes x {rounds} re-tunes, {len(lost)} lost; a re-tune took "
+            f"{statistics.median(each) * 1e3:.0f} ms in the median, {max(each) * 1e3:.0f} ms at most"
+        )
+        for said in lost:
+            print(f"  {said}")
+        total += len(lost)
+    return total
 
 
 def missing(path: Path, rounds: int) -> list[str]:
@@ -81,7 +81,6 @@ def missing(path: Path, rounds: int) -> list[str]:
     from autotune.profiles import HISTORY, Key, Profiles
 
     store, lost = Profiles(path), []
-    beside = path.with_name(f"{path.stem}.") if path.suffix == ".json" else path / "x"
     for cores in MACHINES:
         entry = store.entry(Key(task=TASK, hardware=machine(cores).fingerprint))
         found = [one["document"]["evidence"]["trials"] for one in entry.results] if entry else []
@@ -89,7 +88,7 @@ def missing(path: Path, rounds: int) -> list[str]:
         if found != wanted:
             lost.append(f"{cores} cores: results {found} instead of {wanted}")
     for name in (CHANGES, METRICS):
-        file = beside.with_name(f"{path.stem}.{name}") if path.suffix == ".json" else path / name
+        file = path.with_name(f"{path.stem}.{name}") if path.suffix == ".json" else path / name
         lines = file.read_text().splitlines()
         if len(lines) != rounds * len(MACHINES) or not all(line.strip() for line in lines):
             lost.append(f"{name}: {len(lines)} lines")
@@ -98,20 +97,21 @@ def missing(path: Path, rounds: int) -> list[str]:
     return lost
 
 
-def one_machine(path: Path, cores: int, rounds: int) -> None:
-    """Re-tunes so many times on one fake machine, and prints the seconds of each."""
+def one_machine(within: Path, cores: int, rounds: int) -> None:
+    """Re-tunes so many times on one fake machine into each form of store, and prints the seconds of each."""
     from autotune.nightly import Rules, note, retune
     from autotune.profiles import Profiles
 
     world = _World(cores)
-    store, seconds = Profiles(path), []
+    stores = {name: Profiles(within / name) for name in FORMS}
+    seconds: dict[str, list[float]] = {name: [] for name in FORMS}
     print("ready", flush=True)
     sys.stdin.readline()
-    for number in range(rounds):
-        world.number = number
-        began = time.perf_counter()
-        note(retune(world.task, store, name="shared", rules=Rules(), seams=world.seams()), store)
-        seconds.append(time.perf_counter() - began)
+    for world.number in range(rounds):
+        for name, store in stores.items():
+            began = time.perf_counter()
+            note(retune(world.task, store, name="shared", rules=Rules(), seams=world.seams()), store)
+            seconds[name].append(time.perf_counter() - began)
     print(json.dumps(seconds))
 
 

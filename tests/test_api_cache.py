@@ -18,9 +18,7 @@ from torch.utils.data import TensorDataset
 from autotune import Space, Task, TunedConfig, autotune
 from autotune.api import tune
 from autotune.api.cache import Cache, is_settled
-from autotune.api.environment import mode
 from autotune.api.run import Run
-from autotune.errors import SettingsError
 from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe
 from autotune.planner import Found
 from autotune.race import RaceResult
@@ -339,22 +337,6 @@ def test_an_earlier_answer_from_elsewhere_is_where_the_search_starts(searches: S
         tune(task, earlier=earlier, isolate=False, progress=False)
     assert searches.earlier == earlier
     assert searches.count == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("", "tune"), (" Off ", "off"), ("CACHED", "cached"), ("force", "force")]
-)
-def test_the_environment_is_read_leniently(text: str, expected: str) -> None:
-    """Case and blanks do not matter; unset and empty are the same."""
-    assert mode({"AUTOTUNE": text}) == expected
-    assert mode({}) == "tune"
-
-
-@pytest.mark.parametrize("text", ["0", "tune", "never"])
-def test_other_values_are_refused(text: str) -> None:
-    """A typing error must not tune on a cluster."""
-    with pytest.raises(SettingsError, match=r"AUTOTUNE='.*' is not possible.*off, cached or force"):
-        mode({"AUTOTUNE": text})
 
 
 def test_no_folder_means_no_store(call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,8 @@ class TunedConfig:
             TaskError: ``task`` is no ``Task``.
 
         Warns:
-            UserWarning: The config was tuned for another task (said by ``prepare`` where a factory has to be called).
+            UserWarning: The config was tuned for another task (said by ``prepare`` where a factory has to be called),
+                or under another patch release of torch (of a store).
         """
         where = check_file(path)
         config = cls._from_document(document_for_here(where, task), task, where)

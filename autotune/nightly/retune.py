@@ -94,10 +94,12 @@ class Retuned:
     def to_json(self) -> dict[str, Any]:
         """One line's worth of JSON values."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "key"}
-        gain = None if self.gain is None else {**self.gain.to_json()}
-        moved = {name: list(pair) for name, pair in self.moved.items()}
-        return {**fields, **self.key.to_json(), "task": self.task, "fingerprint": self.key.task, "gain": gain} | {
-            "moved": moved
+        return {
+            **fields,
+            "gain": None if self.gain is None else self.gain.to_json(),
+            "moved": {name: list(pair) for name, pair in self.moved.items()},
+            "fingerprint": self.key.task,
+            "hardware": self.key.hardware,
         }
 
     def line(self) -> str:
