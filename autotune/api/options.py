@@ -74,6 +74,7 @@ class Options:
             effective_batch_size=self.effective_batch_size,
             max_batch_size=self.max_batch_size,
             max_effective_batch_size=self.max_effective_batch_size,
+            earlier_batch_size=self.earlier.batch_size if self.earlier is not None else None,
         )
 
 
