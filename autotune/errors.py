@@ -8,15 +8,17 @@ The tree::
     ├── ConfigError              exit 4   a JSON config is damaged, too new, or lacks what is asked of it
     ├── SandboxError             exit 5   the isolated process could not be started or kept alive
     ├── DoesNotFitError          exit 6   not even the smallest allowed batch fits in memory
-    └── MissingPackageError      exit 7   an optional package is needed for what was asked
+    ├── MissingPackageError      exit 7   an optional package is needed for what was asked
+    └── BusyError                exit 8   other work runs on the device or its cores, so nothing can be measured
 
-The command adds two of its own: 2 for wrong usage (argparse) and 130 for Ctrl-C.
+The command adds some of its own: 2 for wrong usage (argparse), 10 to 13 for what ``check`` found, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "AutotuneError",
+    "BusyError",
     "ConfigError",
     "DoesNotFitError",
     "MissingPackageError",
@@ -79,3 +81,9 @@ class MissingPackageError(AutotuneError):
     """An optional package is needed for what was asked."""
 
     exit_code = 7
+
+
+class BusyError(AutotuneError):
+    """Other work runs on the device or its cores, so nothing can be measured."""
+
+    exit_code = 8

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# No test reads or writes the store of whoever runs it, nor one of another test: a whole call tunes. Programs that tests
+# start inherit this; a test of the store names a folder of its own.
+os.environ["AUTOTUNE_CACHE_DIR"] = ""
+os.environ.pop("AUTOTUNE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy
 import pytest
 
 from autotune.api.options import Options
 from autotune.errors import SettingsError
+from autotune.settings import Settings
 from autotune.space import Space
 
 
@@ -48,3 +50,10 @@ def test_integers_of_numpy_are_integers() -> None:
 def test_sensible_arguments_pass() -> None:
     """The defaults and a space are fine."""
     assert Options(space=Space(num_workers=[0])).time_budget_s == 120.0
+
+
+def test_an_earlier_answers_batch_is_known_to_the_rules() -> None:
+    """It may be what a locked effective batch is made up of."""
+    task = SimpleNamespace(base_batch_size=None)
+    assert Options(earlier=Settings(batch_size=7)).batch_rules(task).earlier_batch_size == 7  # type: ignore[arg-type]
+    assert Options().batch_rules(task).earlier_batch_size is None  # type: ignore[arg-type]

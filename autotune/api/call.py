@@ -40,6 +40,7 @@ def autotune(
     study_name: str | None = None,
     seed: int = 0,
     isolate: bool = True,
+    cache: bool = True,
     progress: ProgressOption = None,
     hardware: Hardware | None = None,
 ) -> TunedConfig:
@@ -75,6 +76,10 @@ def autotune(
             far as it is allowed now.
         seed: Seeds everything random in the trials.
         isolate: Measure in a process of its own. False: in this one, without its protection.
+        cache: Answers of earlier calls with the same task, machine and rules are kept in the user's cache folder, and
+            returned within seconds after one safe step; not where ``storage`` is given, since that study goes on.
+            False: neither looked up nor kept. ``AUTOTUNE`` in the environment wins: ``off`` returns the baseline
+            unmeasured, ``cached`` the stored answer or else the baseline with a warning, ``force`` always tunes.
         progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.
         hardware: A record to use in place of detecting it, such as ``dataclasses.replace(Hardware.detect(),
             ram_available_bytes=2**32)``: trials get 90 % of that, ``cores`` and ``shm_bytes`` bound the loader.
@@ -114,6 +119,7 @@ def autotune(
         study_name=study_name,
         seed=seed,
         isolate=isolate,
+        cache=cache,
         progress=progress,
         hardware=hardware,
     )

@@ -10,6 +10,7 @@ from autotune.errors import SettingsError
 from autotune.hardware import Hardware
 from autotune.learning_rate import LrScaling
 from autotune.report.narrator import ProgressOption
+from autotune.settings import Settings
 from autotune.space import BatchRules, Space
 from autotune.task import Task
 
@@ -18,7 +19,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to tune; attributes mirror the arguments of ``autotune()``."""
+    """How to tune; attributes mirror the arguments of ``autotune()``, but for ``earlier``."""
 
     effective_batch_size: int | Literal["keep"] | None = None
     max_batch_size: int | None = None
@@ -31,6 +32,10 @@ class Options:
     study_name: str | None = None
     seed: int = 0
     isolate: bool = True
+    cache: bool = False
+    """Off unless asked for: who calls ``tune`` wants a tuning; ``autotune()`` asks for it."""
+    earlier: Settings | None = None
+    """What another run found to be fastest, tried first as far as it is allowed; None: what the study knows."""
     progress: ProgressOption = None
     hardware: Hardware | None = None
 
@@ -55,8 +60,10 @@ class Options:
         _check_type("space", self.space, Space, "Use autotune.Space(num_workers=[0, 2]).")
         _check_type("hardware", self.hardware, Hardware, "Leave it out, or pass an autotune.hardware.Hardware.")
         _check_type("study_name", self.study_name, str, "Give a text, or leave it out.")
-        if not isinstance(self.isolate, bool):
-            raise SettingsError(f"isolate={self.isolate!r} is not possible.", "Use True or False.")
+        _check_type("earlier", self.earlier, Settings, "Use autotune.Settings(...), or leave it out.")
+        for name in ("isolate", "cache"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name}={getattr(self, name)!r} is not possible.", "Use True or False.")
         if not (self.progress is None or self.progress is False or callable(self.progress)):
             raise SettingsError(f"progress={self.progress!r} is not possible.", "Use None, False or a callable.")
 
@@ -67,6 +74,7 @@ class Options:
             effective_batch_size=self.effective_batch_size,
             max_batch_size=self.max_batch_size,
             max_effective_batch_size=self.max_effective_batch_size,
+            earlier_batch_size=self.earlier.batch_size if self.earlier is not None else None,
         )
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import time
 from typing import Any
 
+from autotune.api.cache import Cache, is_settled
+from autotune.api.environment import mode
 from autotune.api.options import Options
 from autotune.api.run import Run
 from autotune.config import TunedConfig
@@ -15,6 +17,7 @@ from autotune.config.page_cache import page_cache_doubts
 from autotune.config.spending import spending
 from autotune.config.verdict import judge
 from autotune.hardware import Hardware, Limits
+from autotune.measurement import Measured
 from autotune.planner import CPU, GPU, Plan
 from autotune.report.interrupt import heeding, noticing_interrupt
 from autotune.report.narrator import Narrator
@@ -39,7 +42,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
     Raises:
         AutotuneError: As ``autotune()``.
     """
-    call = Options(**options)
+    call, wanted = Options(**options), mode()
     rules = call.batch_rules(task)
     started_s = time.perf_counter()
     hardware = detected(task, call)
@@ -51,10 +54,12 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         noticing_interrupt() as pressed,
     ):
         answer = heeding(pressed, sandbox.run)
-        facts = sandbox.describe()
-        hardware = sandbox.hardware
-        pace = GPU if hardware.accelerator else CPU
+        facts, hardware = sandbox.describe(), sandbox.hardware
         candidates = Candidates.of(facts, hardware, limits, rules, call.space or Space())
+        cache = Cache.of(call, task, candidates, hardware, wanted)
+        if (stored := cache.answer(answer)) is not None:
+            return stored
+        pace = GPU if hardware.accelerator else CPU
         search = Plan(
             candidates=candidates,
             hardware=hardware,
@@ -62,17 +67,25 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             study=study,
             run=answer,
             clock=time.perf_counter,
-            budget_s=call.time_budget_s,
             started_s=started_s,
             say=narrator.trial,
+            earlier=call.earlier or study.earlier,
+            budget_s=call.time_budget_s,
             memory_margin=call.memory_margin,
             seed=call.seed,
-            earlier=study.earlier,
         )
         run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
         start_s = time.perf_counter() - started_s
         run.go()
-        return _conclude(task, call, hardware, run, start_s)
+        return _kept(cache, _conclude(task, call, hardware, run, start_s), run)
+
+
+def _kept(cache: Cache, tuned: TunedConfig, run: Run) -> TunedConfig:
+    """The answer, stored for the next call where it is one."""
+    others = {one.settings for one in run.study.outcomes if isinstance(one, Measured) and one.kind == "joint"}
+    tried = len(others - {run.plan.candidates.baseline})
+    settled = is_settled(tuned, run.outcome, run.races, tried=tried, interrupted=run.interrupted)
+    return cache.keep(tuned, settled=settled)
 
 
 def detected(task: Task, call: Options) -> Hardware:

@@ -11,10 +11,18 @@ from autotune import errors
 from autotune.cli.export import add_export
 from autotune.errors import AutotuneError, SettingsError
 
-__all__ = ["INTERRUPTED", "build_parser"]
+__all__ = ["CHECK_CODES", "INTERRUPTED", "build_parser"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+CHECK_CODES = {
+    10: "check: what is stored has drifted",
+    11: "check: it is for another machine or task",
+    12: "check: it does not run here",
+    13: "check: the race was too noisy or too short to tell",
+}
+"""Exit codes of what ``check`` found; 0 where it holds."""
 
 _TASK_HELP = (
     "path/to/file.py:function or package.module:function; called without arguments, it returns an autotune.Task"
@@ -29,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(version: str) -> argparse.ArgumentParser:
-    """The parser of ``torch-autotune``; the parsed ``command`` is demo, tune, show or export.
+    """The parser of ``torch-autotune``; the parsed ``command`` is one of those listed below.
 
     Args:
         version: What ``--version`` prints.
@@ -43,11 +51,15 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"torch-autotune {version}", help="print the version and leave"
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|tune|show|export")
+    names = "demo|tune|show|export|check|retune|rollback"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     _add_demo(commands)
     _add_tune(commands)
     _add_show(commands)
     add_export(commands, _command)
+    _add_check(commands)
+    _add_retune(commands)
+    _add_rollback(commands)
     return parser
 
 
@@ -56,6 +68,7 @@ def exit_code_table() -> str:
     classes = [getattr(errors, name) for name in errors.__all__]
     rows = {AutotuneError.exit_code: "any other error"}
     rows.update((cls.exit_code, _first_sentence(cls)) for cls in classes if cls is not AutotuneError)
+    rows.update(CHECK_CODES)
     lines = [f"  {0:>3}  done", *(f"  {code:>3}  {text}" for code, text in sorted(rows.items()))]
     lines.append(f"  {INTERRUPTED:>3}  stopped with Ctrl-C")
     return "\n".join(["exit codes:", *lines])
@@ -106,6 +119,33 @@ def _add_tune(commands: Any) -> None:
 def _add_show(commands: Any) -> None:
     show = _command(commands, "show", "print a tuned configuration and its evidence")
     show.add_argument("file", metavar="FILE", help="what 'tune --out' or TunedConfig.save wrote")
+
+
+def _add_check(commands: Any) -> None:
+    check = _command(commands, "check", "tell whether a tuned configuration still holds on this machine")
+    check.add_argument("file", metavar="FILE", help="a tuned configuration, or a store of several")
+    check.add_argument("--task", required=True, metavar="FILE:FUNC", help=_TASK_HELP)
+    check.add_argument("--time-budget", type=_seconds, default=20.0, metavar="S", help="seconds of racing (20)")
+
+
+def _add_retune(commands: Any) -> None:
+    retune = _command(commands, "retune", "check stored configurations, and tune again where they do not hold any more")
+    _add_jobs(retune)
+    retune.add_argument("--time-budget", type=_seconds, metavar="S", help="seconds of each study (the file's, or 300)")
+    retune.add_argument(
+        "--allow-batch-change", action="store_true", help="let effective batch and learning rate change"
+    )
+
+
+def _add_rollback(commands: Any) -> None:
+    _add_jobs(_command(commands, "rollback", "put the stored configuration before the present one back in force"))
+
+
+def _add_jobs(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "file", nargs="?", default="pyproject.toml", metavar="FILE", help="TOML file of tasks (pyproject.toml)"
+    )
+    command.add_argument("--name", metavar="NAME", help="only this task of the file")
 
 
 def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The commands: what ``demo``, ``tune``, ``show`` and ``export`` do with their arguments."""
+"""The commands: ``demo``, ``tune`` and ``show`` with their arguments; ``export`` and ``living`` have the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli import living
 from autotune.cli.arguments import INTERRUPTED, build_parser
 from autotune.cli.export import export_config
 from autotune.cli.output import Output
@@ -138,6 +139,9 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {
     "tune": _tune,
     "show": _show,
     "export": export_config,
+    "check": living.check,
+    "retune": living.retune,
+    "rollback": living.rollback,
 }
 
 

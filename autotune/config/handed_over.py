@@ -19,7 +19,15 @@ from autotune.task.samples import described_rows
 if TYPE_CHECKING:
     from autotune.config.tuned_config import TunedConfig
 
-__all__ = ["check_file", "check_model", "check_task", "mark_scaled", "refuse_scaled", "warn_of_other_task"]
+__all__ = [
+    "check_file",
+    "check_model",
+    "check_task",
+    "fingerprint_of",
+    "mark_scaled",
+    "refuse_scaled",
+    "warn_of_other_task",
+]
 
 
 def check_file(path: Any) -> str:
@@ -112,16 +120,26 @@ def warn_of_other_task(config: TunedConfig, task: Task, model: nn.Module, *, sta
     """
     if config.stored is None:
         return
-    data = task.data.resolve()
-    rows = described_rows(data, task.base_batch_size)
-    batch = first_batch(data, rows=rows)
-    if task_fingerprint(task, model, batch, data=data, rows=rows) != config.facts.fingerprint:
+    if fingerprint_of(task, model) != config.facts.fingerprint:
         warnings.warn(
             f"The config was tuned for the task {config.stored.name!r}, whose model, data, loss or optimizer are not "
             f"those of the task {task.name!r} given with it: its settings may not fit. Tune this task.",
             UserWarning,
             stacklevel=stacklevel,
         )
+
+
+def fingerprint_of(task: Task, model: nn.Module) -> str:
+    """The task's fingerprint, from one batch loaded here.
+
+    Args:
+        task: The task.
+        model: Its model, built.
+    """
+    data = task.data.resolve()
+    rows = described_rows(data, task.base_batch_size)
+    batch = first_batch(data, rows=rows)
+    return task_fingerprint(task, model, batch, data=data, rows=rows)
 
 
 def _digest(config: TunedConfig) -> str:

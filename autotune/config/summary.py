@@ -98,7 +98,7 @@ def _upper_bound(evidence: Evidence) -> str | None:
     bound = evidence.upper_bound_samples_per_s
     if bound is None:
         return None
-    share = f"; you are at {evidence.samples_per_s / bound:.0%} of it" if evidence.samples_per_s else ""
+    share = f"; you are at {evidence.samples_per_s / bound:.0%} of it" if evidence.samples_per_s and bound else ""
     return f"{bound:,.1f} samples/s, if loader and step never waited for each other{share}"
 
 

@@ -22,10 +22,11 @@ from autotune.build.model import prepare_model
 from autotune.build.optimizer import apply_to, build_optimizer
 from autotune.build.switches import apply_switches, switches
 from autotune.build.train_step import TrainStep
+from autotune.config.choice import document_for_here
 from autotune.config.code import training_code
 from autotune.config.document import config_document, config_fields
 from autotune.config.evidence import Evidence
-from autotune.config.file import read_document, write_document
+from autotune.config.file import write_document
 from autotune.config.handed_over import (
     check_file,
     check_model,
@@ -255,18 +256,20 @@ class TunedConfig:
         """Reads a config; nothing but JSON is read, and no code named in it is run.
 
         Args:
-            path: A file that ``save`` wrote.
+            path: A file that ``save`` wrote; of a store (a file or folder of several), this machine's entry is taken.
             task: The task, so that the builders lack nothing; None: what they lack is asked for by name.
 
         Raises:
-            ConfigError: The file is missing, damaged, or of a newer release; the message names the path.
+            ConfigError: The file is missing, damaged, or of a newer release; a store has no entry for this machine
+                (the nearest are listed, with what differs).
             TaskError: ``task`` is no ``Task``.
 
         Warns:
-            UserWarning: The config was tuned for another task (said by ``prepare`` where a factory has to be called).
+            UserWarning: The config was tuned for another task (said by ``prepare`` where a factory has to be called),
+                or under another patch release of torch (of a store).
         """
         where = check_file(path)
-        config = cls._from_document(read_document(where), task, where)
+        config = cls._from_document(document_for_here(where, task), task, where)
         if task is not None and isinstance(task.model, nn.Module) and task.data.dataset is not None:
             config._check_task_once(task.model)
         return config

@@ -19,13 +19,15 @@ _FEWEST_UPDATES = 20  # per epoch, when the effective batch is free
 class BatchRules:
     """How the caller bounds batch sizes; validated against each other by ``Candidates.of``.
 
-    Attributes mirror the arguments of ``autotune()``.
+    Attributes mirror the arguments of ``autotune()``, but for ``earlier_batch_size``: a micro-batch that made up the
+    locked effective batch before, for where the caller's own cannot.
     """
 
     base_batch_size: int | None = None
     effective_batch_size: int | Literal["keep"] | None = None
     max_batch_size: int | None = None
     max_effective_batch_size: int | None = None
+    earlier_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("base_batch_size", "max_batch_size", "max_effective_batch_size"):
@@ -63,7 +65,10 @@ def baseline_of(facts: Facts, rules: BatchRules, base: int) -> Settings:
     _check_size(effective, facts.samples, largest_micro=most)
     micro = largest_divisor(effective, most)
     if 2 * micro <= most and micro < effective:
-        raise _no_even_split(effective, most)
+        earlier = rules.earlier_batch_size
+        if earlier is None or effective % earlier or earlier > (rules.max_batch_size or earlier):
+            raise _no_even_split(effective, most)
+        micro = earlier
     return settings.replace(batch_size=micro, gradient_accumulation_steps=effective // micro)
 
 

@@ -178,3 +178,20 @@ def test_wrong_value_is_named_by_its_place(
     with pytest.raises(ConfigError) as caught:
         read_document(path)
     assert said in caught.value.cause
+
+
+def test_earlier_versions_are_brought_to_this_one_step_by_step() -> None:
+    """Each step takes a document to the next version; what is of this or a later one stays as it is."""
+    steps = {-1: lambda one: {**one, "a": 1}, 0: lambda one: {**one, "b": one["a"] + 1}}
+    assert config_file.migrated({"schema_version": -1}, steps) == {"schema_version": 1, "a": 1, "b": 2}
+    for version in (1, 2, None, True, "0"):
+        assert config_file.migrated({"schema_version": version}, steps) == {"schema_version": version}
+
+
+def test_a_document_is_migrated_before_it_is_checked(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an earlier version loads as one of this version."""
+    old = {**{name: value for name, value in document.items() if name != "max_grad_norm"}, "schema_version": 0}
+    with pytest.raises(ConfigError, match="max_grad_norm is missing"):
+        config_file.check_document(old, "x")
+    monkeypatch.setitem(config_file._MIGRATIONS, 0, lambda one: {**one, "max_grad_norm": document["max_grad_norm"]})
+    assert config_file.check_document(old, "x") == document

@@ -73,3 +73,10 @@ def test_box_of_a_loaded_config_is_the_same(make_config: MakeConfig) -> None:
     """Nothing in it depends on the task being there."""
     config = make_config()
     assert summary(TunedConfig.from_json(config.to_json())) == summary(config)
+
+
+def test_a_bound_of_nothing_is_no_share(make_config: MakeConfig) -> None:
+    """A file may say so; what people see of it is still shown."""
+    text = summary(make_config(evidence=evidence(upper_bound_samples_per_s=0.0)))
+    assert "0.0 samples/s, if loader and step never waited for each other" in text
+    assert "of it" not in text

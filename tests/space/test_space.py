@@ -129,6 +129,18 @@ def test_a_locked_batch_that_cannot_be_split_evenly_is_refused_with_good_neighbo
     assert baseline_of(facts, BatchRules(effective_batch_size=96), 64).batch_size == 48  # type: ignore[arg-type]
 
 
+def test_a_batch_that_ran_before_stands_in_where_the_callers_cannot_be_split() -> None:
+    """A stored answer may have any batch: held for the next study, it is made up as it was; but within the cap."""
+    facts = _of_a_loader_of_64(samples=None)
+    rules = BatchRules(effective_batch_size=1009, earlier_batch_size=1009)
+    assert baseline_of(facts, rules, 64).batch_size == 1009  # type: ignore[arg-type]
+    for other in ({"earlier_batch_size": 64}, {"earlier_batch_size": 1009, "max_batch_size": 512}):
+        with pytest.raises(SettingsError, match="does not split"):
+            baseline_of(facts, BatchRules(effective_batch_size=1009, **other), 64)  # type: ignore[arg-type]
+    even = BatchRules(effective_batch_size=128, earlier_batch_size=128)
+    assert baseline_of(facts, even, 64).batch_size == 64  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("samples", "effective"), [(1000, 1001), (None, 2**40)])
 def test_a_locked_batch_beyond_reason_is_refused_by_its_own_name(samples: int | None, effective: int) -> None:
     """More than an epoch's samples, or more accumulation steps than there may be, is no accumulation knob's fault."""
