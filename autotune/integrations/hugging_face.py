@@ -68,7 +68,7 @@ def autotune_trainer(
     if tuned is not None and not isinstance(tuned, TunedConfig):
         tuned = TunedConfig.load(tuned)
     if tuned is None:
-        options.setdefault("space", Space(**_ALLOWED))
+        options = {"space": Space(**_ALLOWED), "cache": True, **options}
         untyped: Any = trainer
         tuned = tune(Task(untyped), **options)
     _apply(trainer, tuned)

@@ -59,7 +59,7 @@ class AutotuneCallback(Callback):
         is_config = tuned is None or isinstance(tuned, TunedConfig)
         self.tuned: TunedConfig | None = tuned if is_config else TunedConfig.load(tuned)  # type: ignore[assignment, arg-type]
         self.not_applied: tuple[str, ...] = ()
-        self._tune, self._options = tune, options
+        self._tune, self._options = tune, {"cache": True, **options}
         self._applied = False
         self._warm_up: WarmUp | None = None
         self._steps_before = 0

@@ -173,6 +173,7 @@ def check(name: str, *, tiny: bool, budget_s: float) -> dict[str, Any]:
         loss_fn=workload.loss_fn,
         optimizer=workload.optimizer,
         time_budget_s=budget_s,
+        cache=False,
         progress=False,
     )
     tuning = {"wall_s": time.perf_counter() - began, "budget_s": budget_s}

@@ -103,6 +103,7 @@ def ours(request: Request) -> Answer:
         time_budget_s=request.budget_s,
         seed=request.seed,
         storage=storage,
+        cache=False,
         progress=False,
     )
     tuning_s = time.perf_counter() - began
