@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from autotune.settings import Settings
+from autotune.student_t import Interval, mean_interval, student_t_95
 
 __all__ = [
     "Chunk",
@@ -32,10 +33,11 @@ __all__ = [
     "student_t_95",
 ]
 
-ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics"]
+ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics", "lr_range", "noise_scale"]
 """joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
 joint window whose live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch
-and weights."""
+and weights; lr_range: losses along a sweep of the learning rate; noise_scale: gradients of single batches and of whole
+accumulation groups, at the weights as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,10 @@ class Probe:
     """Seeds the sampler, so that every trial reads other samples of the data."""
     steps: int | None = None
     """compute only: exactly so many optimizer steps in place of a window, with an exact reading of peak memory, on the
-    worst batches that the data can make (at least one step on each of them)."""
+    worst batches that the data can make (at least one step on each of them). lr_range: learning rates of the sweep;
+    noise_scale: accumulation groups. Of these fewer where ``window_s`` is short."""
+    rates: tuple[float, float] | None = None
+    """lr_range only: lowest and highest learning rate."""
     fresh: bool = False
     """In a child that has run no probe before."""
 
@@ -65,15 +70,9 @@ class Probe:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Probe:
         """The probe ``to_json`` wrote."""
-        return cls(**{**data, "settings": Settings.from_json(data["settings"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A two-sided 95 % interval."""
-
-    low: float
-    high: float
+        rates = data.get("rates")
+        settings = Settings.from_json(data["settings"])
+        return cls(**{**data, "settings": settings, "rates": None if rates is None else tuple(rates)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +153,10 @@ class Measured:
     """Steps that ``loss_drift`` rests on."""
     data: DataCosts | None = None
     """compute with steps only: None where all samples are alike."""
+    sweep: tuple[tuple[float, float | None], ...] = ()
+    """lr_range only: learning rate and loss of each optimizer step; a loss of None is not finite."""
+    square_norms: tuple[tuple[float, float], ...] = ()
+    """noise_scale only: of each group, the mean of |gradient|^2 over its batches, and that of its mean gradient."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -188,7 +191,7 @@ class Measured:
     @property
     def data_wait_share(self) -> float | None:
         """Share of the window in which the step waited for the loader; None where there was no step or no loader."""
-        if self.kind in ("compute", "loader", "numerics"):
+        if self.kind not in ("joint", "lap"):
             return None
         seconds = math.fsum(chunk.seconds for chunk in self.chunks)
         return math.fsum(chunk.waited_s for chunk in self.chunks) / seconds if seconds > 0 else None
@@ -295,51 +298,10 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
     if data["fate"] == Measured.fate:
         fields["chunks"] = tuple(Chunk(*chunk) for chunk in fields["chunks"])
         fields["data"] = DataCosts(**fields["data"]) if fields.get("data") else None
+        for name in ("sweep", "square_norms"):
+            fields[name] = tuple(tuple(pair) for pair in fields.get(name, ()))
         fields["warnings"] = tuple(fields["warnings"])
     return _FATES[data["fate"]](**fields)
-
-
-# 95th percentile of Student's t for 1..30 degrees of freedom; beyond, the normal quantile with its first correction.
-# Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, column 0.95.
-_T_95 = (
-    6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
-    1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697,
-)  # fmt: skip
-# The same for 0.975.
-_T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-
-
-def student_t_95(degrees_of_freedom: int) -> float:
-    """One-sided 95 % quantile of Student's t.
-
-    Args:
-        degrees_of_freedom: At least 1.
-
-    Source: NIST/SEMATECH e-Handbook 1.3.6.7.2; beyond 30 the first Cornish-Fisher term, error below 0.001.
-    """
-    return _quantile(degrees_of_freedom, _T_95, 0.95)
-
-
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Two-sided 95 % t-interval of the mean; None for fewer than two values.
-
-    Source: NIST/SEMATECH e-Handbook 1.3.5.2.
-    """
-    if len(values) < 2:
-        return None
-    mean = statistics.fmean(values)
-    half = _quantile(len(values) - 1, _T_975, 0.975) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean - half, mean + half)
-
-
-def _quantile(degrees_of_freedom: int, table: tuple[float, ...], level: float) -> float:
-    if degrees_of_freedom <= len(table):
-        return table[degrees_of_freedom - 1]
-    z = statistics.NormalDist().inv_cdf(level)
-    return z + (z**3 + z) / (4 * degrees_of_freedom)
 
 
 def _shallow(record: Any) -> dict[str, Any]:

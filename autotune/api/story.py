@@ -6,6 +6,7 @@ import dataclasses
 import time
 from typing import Any
 
+from autotune.api.noise import NoiseBound, bounded_by_noise
 from autotune.api.options import Options
 from autotune.api.run import Run
 from autotune.config import TunedConfig
@@ -55,8 +56,12 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         hardware = sandbox.hardware
         pace = GPU if hardware.accelerator else CPU
         candidates = Candidates.of(facts, hardware, limits, rules, call.space or Space())
+        start_s = time.perf_counter() - started_s
+        noise = NoiseBound(candidates=candidates)
+        if call.bounded_by_noise:
+            noise = bounded_by_noise(candidates, answer, time_budget_s=call.time_budget_s, seed=call.seed)
         search = Plan(
-            candidates=candidates,
+            candidates=noise.candidates,
             hardware=hardware,
             pace=pace,
             study=study,
@@ -70,9 +75,8 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             earlier=study.earlier,
         )
         run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
-        start_s = time.perf_counter() - started_s
         run.go()
-        return _conclude(task, call, hardware, run, start_s)
+        return _conclude(task, call, hardware, run, start_s, noise)
 
 
 def detected(task: Task, call: Options) -> Hardware:
@@ -90,7 +94,9 @@ def opened(task: Task, hardware: Hardware, limits: Limits, call: Options, narrat
     return Sandbox(task, hardware, limits, start_deadline_s=max(_LEAST_START_S, call.time_budget_s))
 
 
-def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: float) -> TunedConfig:
+def _conclude(
+    task: Task, call: Options, hardware: Hardware, run: Run, start_s: float, noise: NoiseBound
+) -> TunedConfig:
     candidates = run.plan.candidates
     verdict = judge(
         candidates.baseline,
@@ -100,6 +106,7 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: 
         dropped=candidates.dropped,
         warnings=(
             *_assumptions(candidates),
+            *noise.said,
             *run.sandbox.warnings,
             *run.study.warnings,
             *run.narrator.warnings,
@@ -112,10 +119,19 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: 
             start_s=start_s,
             search_s=run.spent_s.get("search", 0.0),
             race_s=run.spent_s.get("race", 0.0),
-        ),
+        )
+        | ({"noise scale": noise.spent_s} if noise.spent_s else {}),
         interrupted=run.interrupted,
     )
-    return assemble(verdict, candidates, task=task, hardware=hardware, lr_scaling=call.lr_scaling)
+    return assemble(
+        verdict,
+        candidates,
+        task=task,
+        hardware=hardware,
+        lr_scaling=call.lr_scaling,
+        weight_decay_scaling=call.weight_decay_scaling,
+        noise_scale=noise.noise_scale,
+    )
 
 
 def _assumptions(candidates: Candidates) -> list[str]:

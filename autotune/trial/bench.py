@@ -26,9 +26,11 @@ from autotune.task.batches import to_device
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import Batches, Repeated, Turns, run_compute
+from autotune.trial.gradient_noise import run_noise_scale
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
 from autotune.trial.loading import run_loading
+from autotune.trial.lr_range import run_lr_range
 from autotune.trial.models import ModelPool
 from autotune.trial.numerics import (
     DRIFT_STEPS,
@@ -36,6 +38,7 @@ from autotune.trial.numerics import (
     finite_parameters,
     follow,
     measured_numerics,
+    reference_of,
     steady_dropout,
 )
 from autotune.trial.residents import Residents
@@ -145,6 +148,8 @@ class Bench:
                 return self._loading(probe)
             case "numerics":
                 return self._numerics(probe)
+            case "lr_range" | "noise_scale":
+                return self._about_training(probe)
 
     def _joint(self, probe: Probe) -> Measured:
         self._parts[1].clear()
@@ -218,9 +223,15 @@ class Bench:
         batches = self._some_batches(rows)
         reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
         until = began + probe.window_s / 2
-        reference = self._losses(_reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
+        reference = self._losses(reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
         setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
         return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
+
+    def _about_training(self, probe: Probe) -> Measured:
+        self._parts[1].clear()
+        self._phase = "step"
+        run = run_lr_range if probe.kind == "lr_range" else run_noise_scale
+        return run(self._parts[0], probe, clock=self._clock)
 
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
@@ -324,16 +335,6 @@ class Bench:
         if key not in self._batches:
             self._batches = {key: self._one_batch(key)}  # one at a time: batches can be large
         return self._batches[key]
-
-
-def _reference_of(settings: Settings) -> Settings:
-    return settings.replace(
-        precision="fp32",
-        channels_last=False,
-        compile_mode=None,
-        optimizer_implementation=None,
-        activation_checkpointing=False,
-    )
 
 
 def _broken_context(error: Exception) -> bool:

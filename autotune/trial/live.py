@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Sampler
 
 from autotune.build.loader import build_loader
@@ -104,10 +105,16 @@ class LiveBuilder:
             self._unread = self._fresh_data()
         return self._unread or self._data
 
-    def build(self, settings: Settings, seed: int) -> Live:
-        """All live objects of ``settings``, weights pristine, nothing started yet."""
+    def build(self, settings: Settings, seed: int, *, observer: Callable[[nn.Module], Optimizer] | None = None) -> Live:
+        """All live objects of ``settings``, weights pristine, nothing started yet.
+
+        Args:
+            settings: What to build.
+            seed: Seeds the order of the samples and random layers.
+            observer: Makes an optimizer that looks at unclipped gradients, in place of the task's.
+        """
         torch.manual_seed(seed)
-        model, step = self.trainer(settings)
+        model, step = self.trainer(settings, observer=observer)
         loader = self.loader(settings, seed)
         stream = BatchStream(loader, on_epoch_end=step.flush, clock=self._clock)
         return Live(
@@ -119,12 +126,14 @@ class LiveBuilder:
             rows=RowCounter(settings.batch_size),
         )
 
-    def trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+    def trainer(
+        self, settings: Settings, *, observer: Callable[[nn.Module], Optimizer] | None = None
+    ) -> tuple[nn.Module, TrainStep]:
         """Model and train step without a loader."""
         if settings.compile_mode is not None:
             self._compiled.enter(settings)
         model = prepare_model(self._models.take(settings), settings, self._device)
-        optimizer = build_optimizer(self._task.optimizer, model, settings)
+        optimizer = build_optimizer(self._task.optimizer, model, settings) if observer is None else observer(model)
         step = TrainStep(
             model,
             optimizer,
@@ -132,7 +141,7 @@ class LiveBuilder:
             settings=settings,
             device=self._device,
             reduction=self._loss.reduction,
-            max_grad_norm=self._task.max_grad_norm,
+            max_grad_norm=self._task.max_grad_norm if observer is None else None,
         )
         return model, step
 

@@ -16,8 +16,17 @@ from torch import nn
 
 from autotune.build.train_step import TrainStep
 from autotune.measurement import Measured, Probe
+from autotune.settings import Settings
 
-__all__ = ["DRIFT_STEPS", "NumericsResult", "finite_parameters", "follow", "measured_numerics", "steady_dropout"]
+__all__ = [
+    "DRIFT_STEPS",
+    "NumericsResult",
+    "finite_parameters",
+    "follow",
+    "measured_numerics",
+    "reference_of",
+    "steady_dropout",
+]
 
 DRIFT_STEPS = 30
 _LAST = 10
@@ -77,6 +86,17 @@ def measured_numerics(
         loss_drift=_drift(setting.followed[:steps], reference.followed[:steps]),
         drift_steps=steps,
         warmup_s=clock() - began,
+    )
+
+
+def reference_of(settings: Settings) -> Settings:
+    """What a setting's numbers are compared with: the same batch, fp32 and eager."""
+    return settings.replace(
+        precision="fp32",
+        channels_last=False,
+        compile_mode=None,
+        optimizer_implementation=None,
+        activation_checkpointing=False,
     )
 
 
