@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from autotune.api.options import Options
 from autotune.config.measuring import noise_probe, noise_scale_of
 from autotune.learning_rate import NoiseScale
 from autotune.measurement import Measured, Outcome, Probe, Rejected
@@ -25,27 +26,26 @@ class NoiseBound:
     spent_s: float = 0.0
 
 
-def bounded_by_noise(
-    candidates: Candidates, run: Callable[[Probe], Outcome], *, time_budget_s: float, seed: int = 0
-) -> NoiseBound:
-    """Measures the noise scale at the weights as handed over, and bounds the effective batch by it.
+def bounded_by_noise(call: Options, candidates: Candidates, run: Callable[[Probe], Outcome]) -> NoiseBound:
+    """Where that is asked for, bounds the effective batch by the noise scale at the weights as handed over.
 
     It never goes below the baseline's own batch, nor above the bound there would be without it; a batch that the
     caller locked stays.
 
     Args:
+        call: Whether it is asked for, the time budget, the seed.
         candidates: What may be tried otherwise.
         run: Answers the probe.
-        time_budget_s: Of the whole run.
-        seed: Seeds the order of the samples.
     """
+    if not call.bounded_by_noise:
+        return NoiseBound(candidates=candidates)
     probe = noise_probe(
         candidates.baseline,
         candidates.facts,
-        window_s=_WINDOW_SHARE * time_budget_s,
-        deadline_s=_DEADLINE_SHARE * time_budget_s,
+        window_s=_WINDOW_SHARE * call.time_budget_s,
+        deadline_s=_DEADLINE_SHARE * call.time_budget_s,
     )
-    outcome = run(dataclasses.replace(probe, seed=seed))
+    outcome = run(dataclasses.replace(probe, seed=call.seed))
     most = candidates.max_effective_batch_size
     if not isinstance(outcome, Measured):
         why = f" ({outcome.reason})" if isinstance(outcome, Rejected) else ""

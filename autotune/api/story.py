@@ -57,9 +57,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         pace = GPU if hardware.accelerator else CPU
         candidates = Candidates.of(facts, hardware, limits, rules, call.space or Space())
         start_s = time.perf_counter() - started_s
-        noise = NoiseBound(candidates=candidates)
-        if call.bounded_by_noise:
-            noise = bounded_by_noise(candidates, answer, time_budget_s=call.time_budget_s, seed=call.seed)
+        noise = bounded_by_noise(call, candidates, answer)
         search = Plan(
             candidates=noise.candidates,
             hardware=hardware,
@@ -74,6 +72,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             seed=call.seed,
             earlier=study.earlier,
         )
+        search.ask.start_s = start_s
         run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
         run.go()
         return _conclude(task, call, hardware, run, start_s, noise)

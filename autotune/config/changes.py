@@ -118,8 +118,8 @@ def _schedule(config: TunedConfig) -> list[str]:
     name, steps = schedule.name.rpartition(".")[2], schedule.epochs * schedule.updates_per_epoch
     stepped = "after each optimizer step" if schedule.interval == "step" else "by you, after each epoch"
     return [
-        f"Schedule: {name} over {schedule.epochs} epochs of {schedule.updates_per_epoch:,} optimizer steps ({steps:,} in "
-        f"all), stepped {stepped}: tuned.scheduler(optimizer)."
+        f"Schedule: {name} over {schedule.epochs} epochs of {schedule.updates_per_epoch:,} optimizer steps ({steps:,} "
+        f"in all), stepped {stepped}: tuned.scheduler(optimizer)."
     ]
 
 
