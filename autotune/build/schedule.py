@@ -124,8 +124,10 @@ def _count(name: str) -> Callable[[Any, float], list[str]]:
 def _onecycle(scheduler: Any, ratio: float) -> list[str]:
     old = scheduler.total_steps
     new = scheduler.total_steps = _scaled(old, ratio)
-    for phase in scheduler._schedule_phases:  # each ends at a share of the total, less the step it starts from
-        phase["end_step"] = (phase["end_step"] + 1) * new / old - 1
+    phases = scheduler._schedule_phases  # each ends at a share of the total, less 1 (less 2: the second of three)
+    for index, phase in enumerate(phases):
+        less = 2 if (index, len(phases)) == (1, 3) else 1
+        phase["end_step"] = (phase["end_step"] + less) * new / old - less
     return [f"total_steps {old} -> {new}"]
 
 

@@ -32,7 +32,7 @@ _WINDOW_DECADES = 1.0  # noise averages out over it, and a fall of the loss take
 _FEWEST_IN_WINDOW = 5
 _START = 5  # points whose median is the loss at the start
 _RISE = 3.0  # the loss diverged once it is so many falls (start to best) above the start, and twice the start
-_DROP_TO_NOISE = 3.0  # a fall below this many standard errors of the smoothed loss is none
+_DROP_TO_NOISE = 5.0  # a fall below this many standard errors is none: it is that of the extremes of a hundred points
 _HIGH_SPREAD, _MEDIUM_SPREAD = 3.0, 10.0  # highest over lowest suggestion of the seeds
 _HIGH_SEEDS = 3
 
@@ -166,7 +166,8 @@ def steepest_rate(curve: LrCurve) -> float | None:
     logs = [math.log10(rate) for rate in rates]
     lines = [_line(logs, losses, index) for index in range(len(logs))]
     best = min(range(len(lines)), key=lambda index: lines[index][0])
-    if best == 0 or max(value for value, _, _ in lines[: best + 1]) - lines[best][0] < _DROP_TO_NOISE * lines[best][2]:
+    top = max(range(best + 1), key=lambda index: lines[index][0])
+    if lines[top][0] - lines[best][0] <= _DROP_TO_NOISE * math.hypot(lines[top][2], lines[best][2]):
         return None
     return rates[min(range(best + 1), key=lambda index: lines[index][1])]
 

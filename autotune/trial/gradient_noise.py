@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autotune.errors import TaskError
-from autotune.measurement import Measured, Probe
+from autotune.measurement import Measured, Probe, mean_interval
 from autotune.trial.live import Live, LiveBuilder
 
 __all__ = ["run_noise_scale"]
 
-_GROUPS = 12
+_GROUPS = 48
 _FEWEST_GROUPS = 4
+_ENOUGH_GROUPS = 12
+_ENOUGH = 0.1  # half of the 95 % interval of |G|^2, the part that noise hides, over its mean
 _MOST_SKIPPED = 100  # batches of another size in a row
 
 
 def run_noise_scale(builder: LiveBuilder, probe: Probe, *, clock: Callable[[], float]) -> Measured:
-    """Gradients of ``probe.steps`` groups of batches (fewer where ``window_s`` is short; 4 at least).
+    """Gradients of up to ``probe.steps`` groups of batches: 4 at least, until ``window_s`` is over or 12 are enough.
 
     A group is as many batches as ``gradient_accumulation_steps``; the optimizer only looks, so the weights stay.
     Batches of another size than the first (an epoch's last) are passed over.
@@ -98,9 +100,15 @@ def _measured_norms(
         scale = float(rows) ** 2 if live.step.sums else 1.0  # of a sum over the rows, the mean's gradient
         small = sum(observer.square_norms) / per_group / scale
         found.append((small, observer.square_norm_of_mean() / scale))
-        if len(found) >= _FEWEST_GROUPS and clock() - began > probe.window_s:
+        if len(found) >= _FEWEST_GROUPS and (clock() - began > probe.window_s or _enough(found, per_group)):
             break
     return found, rows
+
+
+def _enough(found: list[tuple[float, float]], per_group: int) -> bool:
+    squares = [(per_group * large - small) / (per_group - 1) for small, large in found]
+    interval = mean_interval(squares) if len(found) >= _ENOUGH_GROUPS else None
+    return interval is not None and interval.high - interval.low < _ENOUGH * (interval.high + interval.low)
 
 
 def _next_of_size(live: Live, rows: int) -> tuple[Any, int]:
