@@ -3,8 +3,8 @@
     python benchmarks/schedules.py [--plot schedules.png] [--json]
 
 A small network on 1,000 samples, batches of 16 in groups of 4 (the last batch of an epoch has 8, its last group 3
-batches: 16 optimizer steps per epoch), trained by ``TrainStep`` with ``tuned.scheduler(optimizer, epochs=3)``. Beside it
-stands the class that the config's JSON names, built from that JSON alone over a bare optimizer and stepped as often.
+batches: 16 optimizer steps per epoch), trained by ``TrainStep`` with ``tuned.scheduler(optimizer)``. Beside it
+stands the class that the config's JSON names, built from that JSON alone over a bare optimizer, stepped as often.
 """
 
 from __future__ import annotations
