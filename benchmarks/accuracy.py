@@ -216,7 +216,7 @@ def time_to(run: Run, wanted: float) -> float | None:
 def described(runs: list[Run]) -> Iterator[str]:
     """A row of a table for each variant: accuracies at the end, and times as shares of the default's whole time."""
     defaults = {run.seed: run for run in runs if run.variant == "default"}
-    yield "| variant | accuracy at the end, % (median, lowest to highest) | time to the default's / the default's whole |"
+    yield "| variant | accuracy at the end, % (median, lowest to highest) | time to the default's / its whole |"
     yield "|---|---|---|"
     for variant in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == variant]

@@ -2,10 +2,11 @@
 
     python benchmarks/noise_scale.py [--runs 20] [--json]
 
-The loss of a sample x is |w - x|^2 / 2, its gradient w - x: so |G|^2 is the squared distance of the weights from
-the samples' mean, tr(S) the samples' variance summed over dimensions, and the simple noise scale their ratio, exact for
-the very samples. Each run measures through the same probe as ``tuned.noise_scale()``, in this process, on another order
-of the samples, at five distances and with three batch sizes.
+The loss of a sample x is |w - x|^2 / 2, its gradient w - x: so |G|^2 is the squared distance of the weights from where
+the samples are drawn around, tr(S) their variance summed over dimensions, and the simple noise scale their ratio. Both
+are taken from the very samples, |G|^2 less tr(S) / N for what N samples miss of the place they are drawn around: batches
+drawn without replacement estimate that one. Each run measures through the same probe as ``tuned.noise_scale()``, in this
+process, on another order of the samples, at five distances and with three batch sizes.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def quadratic(wanted: float) -> tuple[Task, float]:
     """A quadratic with about the noise scale that is wanted, and the one it has."""
     samples = torch.randn(SAMPLES, DIMENSIONS, generator=torch.Generator().manual_seed(1))
     mean, trace = samples.mean(0), float(samples.var(0, unbiased=False).sum())
-    at = mean + (trace / wanted / DIMENSIONS) ** 0.5
-    exact = trace / float(((at - mean) ** 2).sum())
+    at = mean + ((trace / wanted + trace / SAMPLES) / DIMENSIONS) ** 0.5
+    exact = trace / (float(((at - mean) ** 2).sum()) - trace / SAMPLES)
     return Task(lambda: Point(at), TensorDataset(samples), training_step=mean_loss, device="cpu"), exact
 
 

@@ -39,8 +39,8 @@ def build_schedule(schedule: Schedule, optimizer: Optimizer) -> Any:
 
 
 def group_rates(optimizer: Optimizer) -> list[float]:
-    """The learning rate of each parameter group as training begins."""
-    return [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    """The highest learning rate of each parameter group: OneCycleLR's, else the one training begins with."""
+    return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
 
 
 def warms_up(scheduler: Any) -> bool:

@@ -128,9 +128,9 @@ def _updates(config: TunedConfig) -> int | None:
 
 
 def _rates(config: TunedConfig) -> list[float]:
-    """The learning rate of each parameter group, scaled."""
+    """The highest learning rate of each parameter group, scaled."""
     factor = config.learning_rate.factor
-    groups = [group.get("initial_lr", group.get("lr")) for group in config.facts.optimizer_groups]
+    groups = [group.get("max_lr", group.get("initial_lr", group.get("lr"))) for group in config.facts.optimizer_groups]
     rates = [rate for rate in groups if isinstance(rate, (int, float))]
     if rates and len(rates) == len(groups):
         return [rate * factor for rate in rates]

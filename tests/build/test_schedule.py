@@ -141,9 +141,11 @@ def test_schedules_that_start_low_are_known(name: str, starts_low: bool) -> None
 
 
 def test_the_rates_of_groups_are_those_training_began_with() -> None:
-    """``initial_lr`` where there is one."""
+    """``initial_lr`` where there is one; after OneCycleLR, which starts low, its highest."""
     optimizer = SGD([{"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1, "initial_lr": 0.3}], lr=1.0)
     assert group_rates(optimizer) == [0.3]
+    OneCycleLR(optimizer, 0.7, total_steps=9, cycle_momentum=False)
+    assert group_rates(optimizer) == [0.7]
 
 
 def test_building_neither_warns_nor_moves_the_highest_rate() -> None:
