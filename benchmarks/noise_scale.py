@@ -2,10 +2,10 @@
 
     python benchmarks/noise_scale.py [--runs 20] [--json]
 
-The loss of a sample x is |w - x|^2 / 2, its gradient w - x: so |G|^2 is the squared distance of the weights from where
-the samples are drawn around, tr(S) their variance summed over dimensions, and the simple noise scale their ratio. Both
-are taken from the very samples, |G|^2 less tr(S) / N for what N samples miss of the place they are drawn around: batches
-drawn without replacement estimate that one. Each run measures through the same probe as ``tuned.noise_scale()``, in this
+The loss of a sample x is |w - x|^2 / 2, its gradient w - x: so |G|^2 is the squared distance of the weights from the
+place around which the samples are drawn, tr(S) their variance summed over dimensions, and the simple noise scale their
+ratio. Both are taken from the very samples, |G|^2 less tr(S) / N for what N samples miss of that place: batches drawn
+without replacement estimate that one. Each run measures through the same probe as ``tuned.noise_scale()``, in this
 process, on another order of the samples, at five distances and with three batch sizes.
 """
 

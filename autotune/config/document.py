@@ -77,7 +77,7 @@ def config_document(config: TunedConfig) -> dict[str, Any]:
         "baseline": config.baseline.to_json(),
         "learning_rate": learning_rate_section(config.learning_rate),
         "facts": config.facts.to_json(),
-        "same_batch": {name: same_document[name] for name in _OF_SETTINGS} if same_document else None,
+        "same_batch": _of_settings(same_document) if same_document else None,
     }
 
 
@@ -95,6 +95,11 @@ def config_fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     fields = _fields(document, where)
     same = document["same_batch"]
     return {**fields, "same_batch": None if same is None else _fields({**document, **same}, f"{where} (same_batch)")}
+
+
+def _of_settings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What is its own; a schedule only where there is one, as files from before there were any have it."""
+    return {name: document[name] for name in _OF_SETTINGS if name != "scheduler" or document[name] is not None}
 
 
 def _hardware(config: TunedConfig) -> dict[str, Any]:

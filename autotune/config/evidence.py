@@ -118,7 +118,7 @@ class Evidence:
             "tokens_per_sample": _finite(self.tokens_per_sample),
             "padding_share": _finite(self.padding_share),
             "samples_seen": None if self.samples_seen is None else int(self.samples_seen),
-            "noise_scale": None if self.noise_scale is None else self.noise_scale.to_json(),
+            **({} if self.noise_scale is None else {"noise_scale": self.noise_scale.to_json()}),
             "kept_baseline": bool(self.kept_baseline),
             "reason": self.reason,
             "dropped_knobs": dict(self.dropped_knobs),

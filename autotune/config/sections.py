@@ -58,7 +58,7 @@ def learning_rate_section(plan: LearningRatePlan) -> dict[str, Any]:
         "capped": plan.capped,
         "warmup_steps": plan.warmup_steps,
         "notes": list(plan.notes),
-        "weight_decay_factor": plan.weight_decay_factor,
+        **({} if plan.weight_decay_factor == 1 else {"weight_decay_factor": plan.weight_decay_factor}),
     }
 
 
