@@ -149,17 +149,18 @@ def autotune() -> dict[str, Any]:
     from autotune import largest_batch
 
     loss = nn.functional.cross_entropy
+    began = time.perf_counter()
     found = largest_batch(
         partial(named_network, job), data(), loss_fn=loss, optimizer=adam, memory_margin=0.0, time_budget_s=1800
     )
+    seconds = time.perf_counter() - began
     tried = [[one.size, one.fate, one.peak_bytes, one.limit_bytes] for one in found.evidence]
     counts = {"probes": found.probes, "out_of_memory": found.out_of_memory_probes}
-    return {"batch_size": found.batch_size, **counts, "reason": found.reason, "tried": tried}
+    return {"batch_size": found.batch_size, **counts, "seconds": seconds, "reason": found.reason, "tried": tried}
 
 
 def lightning(mode: str) -> dict[str, Any]:
     import lightning.pytorch as pl
-    from lightning.pytorch.tuner import Tuner, batch_size_scaling
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
@@ -175,8 +176,15 @@ def lightning(mode: str) -> dict[str, Any]:
         def train_dataloader(self) -> DataLoader[Any]:
             return DataLoader(data(), batch_size=self.batch_size)
 
+    return scaled(Module(), mode=mode, accelerator="cpu")
+
+
+def scaled(module: Any, *, mode: str, accelerator: str, **options: Any) -> dict[str, Any]:
+    """What Lightning's batch size scaling finds for ``module``, with every size it ran."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.tuner import Tuner, batch_size_scaling
+
     tried: list[list[Any]] = []
-    module = Module()
     one_trial = batch_size_scaling._try_loop_run
 
     def counted(trainer: Any, *arguments: Any) -> None:
@@ -185,14 +193,15 @@ def lightning(mode: str) -> dict[str, Any]:
         tried[-1][1] = "measured"
 
     batch_size_scaling._try_loop_run = counted
-    quiet = {
+    quiet: dict[str, Any] = {
         "default_root_dir": tempfile.mkdtemp(),
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
     }
-    trainer = pl.Trainer(accelerator="cpu", max_epochs=1, enable_model_summary=False, **quiet)
-    return counts(lambda: Tuner(trainer).scale_batch_size(module, mode=mode, steps_per_trial=RIVAL_STEPS), tried)
+    trainer = pl.Trainer(accelerator=accelerator, max_epochs=1, enable_model_summary=False, **quiet)
+    find = partial(Tuner(trainer).scale_batch_size, module, mode=mode, steps_per_trial=RIVAL_STEPS, **options)
+    return counts(find, tried)
 
 
 def accelerate() -> dict[str, Any]:
@@ -212,12 +221,14 @@ def accelerate() -> dict[str, Any]:
 
 
 def counts(find: Callable[[], int | None], tried: list[list[Any]]) -> dict[str, Any]:
-    """What ``find`` returns, or how it ended, with its trials."""
+    """What ``find`` returns, or how it ended, with its trials and the seconds it took."""
     found: dict[str, Any] = {"batch_size": None}
+    began = time.perf_counter()
     try:
         found["batch_size"] = find()
     except Exception as error:
         found["crash"] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+    found["seconds"] = time.perf_counter() - began
     failed = sum(fate != "measured" for _, fate in tried)
     return {**found, "probes": len(tried), "out_of_memory": failed, "tried": tried}
 
@@ -304,6 +315,7 @@ def main() -> None:
         size = result.get("batch_size")
         result["share_of_edge"] = size / edge if size else None
         print(f"{METHODS[result['method']][1]}: {summary(result)}")
+    print(cost_beside_binsearch(found))
     document = {"job": job, "true_edge": edge, "fails": fails, "torch": torch.__version__, "results": found}
     print(f"true edge: {edge} ({fails} fails)")
     if arguments.out:
@@ -317,7 +329,20 @@ def summary(result: dict[str, Any]) -> str:
     if result["batch_size"] is None:
         return f"no result after {result.get('probes', '?')} probes ({result.get('crash')})"
     share = f"{100 * result['share_of_edge']:.0f} % of the edge"
-    return f"{result['batch_size']}, {share}, {result['probes']} probes, {result['out_of_memory']} out of memory"
+    cost = f"{result['probes']} probes, {result['out_of_memory']} out of memory, {result['seconds']:.0f} s"
+    return f"{result['batch_size']}, {share}, {cost}"
+
+
+def cost_beside_binsearch(results: list[dict[str, Any]]) -> str:
+    """Probes and seconds of ours over those of Lightning's binsearch, which had the same memory; best and worst run."""
+    ran = [result for result in results if "probes" in result]
+    theirs = next((result for result in ran if result["method"] == "binsearch"), None)
+    ours = [result for result in ran if result["method"] == "autotune"]
+    if theirs is None or not ours:
+        return "largest_batch() / Lightning binsearch: not both were run"
+    shares = {unit: [result[unit] / theirs[unit] for result in ours] for unit in ("probes", "seconds")}
+    text = ", ".join(f"{unit} {min(share):.2f} to {max(share):.2f}" for unit, share in shares.items())
+    return f"largest_batch() / Lightning binsearch, imports left out: {text} ({len(ours)} runs)"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from autotune.measurement import Outcome, Probe
-from autotune.planner import Found, Pace, Plan
+from autotune.planner import Found, Pace, Plan, affordable, rounds_wanted
 from autotune.race import RaceResult, race
 from autotune.report.narrator import Narrator
 from autotune.sandbox import InProcess, Sandbox
@@ -51,9 +51,10 @@ class Run:
         return self.found or Found(baseline=self.plan.ledger.baseline, finalists=(), stopped="interrupted")
 
     def _race(self, found: Found) -> list[RaceResult]:
-        finalists = [one.settings for one in found.finalists]
-        if found.baseline is None or not finalists:
+        if found.baseline is None or not found.finalists:
             return []
+        left_s = self.plan.until_end_s(starting=False)
+        finalists = [one.settings for one in affordable(left_s, self.pace, found.baseline, found.finalists)]
         self.narrator.say(
             "race", f"racing {len(finalists)} finalist{'s' * (len(finalists) > 1)} against the baseline, interleaved"
         )
@@ -64,11 +65,17 @@ class Run:
                 heat,
                 run=self._lap,
                 clock=self.plan.clock,
-                budget_s=self.plan.until_end_s(),
+                budget_s=self.plan.until_end_s(starting=False),
                 margin=self.pace.margin,
+                max_rounds=max(self._rounds(found, settings) for settings in heat),
                 seed=self.plan.seed,
             )
         return results
+
+    def _rounds(self, found: Found, settings: Settings) -> int:
+        seen = next(one for one in found.finalists if one.settings == settings)
+        baseline = found.baseline.samples_per_s if found.baseline else 0.0
+        return rounds_wanted(seen.samples_per_s / max(baseline, 1e-9), self.pace)
 
     def _lap(self, probe: Probe) -> Outcome:
         outcome = self.run(probe)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from autotune.measurement import Measured
 from autotune.planner.loader_faults import worker_fault
 from autotune.planner.moves import Move, Moves, Search, Stage, batch_times, gained, rate_of
-from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, rescue, resume, same_batch
+from autotune.planner.shared_stages import compile_last, group_lengths, local_moves, playoff, rescue, resume, same_batch
+from autotune.settings import Settings
 
 __all__ = ["CPU_STAGES"]
 
@@ -15,7 +17,7 @@ def split_cores(search: Search) -> Moves:
     One thread alone is always tried: threads that wait for a core spin, and a busy machine then does worse with more.
     """
     workers_pay = not _loading_is_nothing(search)
-    for num_workers, num_threads in _splits(search.hardware.cores):
+    for num_workers, num_threads in _splits(search.hardware.cores, waits=_waits(search)):
         if num_workers and not workers_pay:
             continue
         start = search.best
@@ -25,26 +27,30 @@ def split_cores(search: Search) -> Moves:
 
 
 def grow_batch(search: Search) -> Moves:
-    """A much larger batch; on by doubling while that pays, back to half the step where it does not."""
-    before = search.best
-    grown = batch_times(search, before.settings, search.pace.batch_step)
-    if grown is None:
-        return
-    yield Move(grown)
-    if search.best.settings != grown:
+    """A much larger batch, again while that pays; then to and fro by half of that."""
+    start = search.best
+    while True:
+        before = search.best
+        grown = _grown(search, before, search.pace.batch_step)
+        if grown is None:
+            break
+        outcome = yield Move(grown)
+        # On only where it pays, and where it leaves the memory margin.
+        if search.best.settings != grown or not gained(outcome, before.samples_per_s, search.pace.large_batch_gain):
+            break
+    if search.best.settings == start.settings:
         for factor in (2, 0.5):
-            other = batch_times(search, before.settings, factor)
+            other = _grown(search, start, factor)
             if other is not None:
                 yield Move(other)
         return
-    while True:
+    for factor in (2, 0.5):  # the best lies between what was tried
         before = search.best
-        doubled = batch_times(search, before.settings, 2)
-        if doubled is None:
-            return
-        outcome = yield Move(doubled)
-        if not gained(outcome, before.samples_per_s, search.pace.batch_gain) or search.best.settings != doubled:
-            return  # also where it does not leave the memory margin
+        other = _grown(search, before, factor)
+        if other is not None:
+            outcome = yield Move(other)
+            if gained(outcome, before.samples_per_s, search.pace.batch_gain):
+                return
 
 
 def flags(search: Search) -> Moves:
@@ -77,27 +83,44 @@ def resplit_cores(search: Search) -> Moves:
         yield Move(search.candidates.shared(start, num_workers, max(1, num_threads)))
 
 
+def _grown(search: Search, before: Measured, factor: float) -> Settings | None:
+    """Another batch, unless its steps would take all the time there is."""
+    grown = batch_times(search, before.settings, factor)
+    if grown is None or factor < 1 or (grown.batch_size or 0) <= search.step_cap_s() * before.samples_per_s:
+        return grown
+    return None
+
+
 CPU_STAGES: tuple[Stage, ...] = (
     resume,
     split_cores,
     rescue,
     group_lengths,
+    reduced_precision,
     grow_batch,
     flags,
-    reduced_precision,
     resplit_cores,
     same_batch,
     compile_last,
     same_batch,
     local_moves,
+    playoff,
 )
 
 
-def _splits(cores: int) -> list[tuple[int, int]]:
+def _splits(cores: int, *, waits: bool) -> list[tuple[int, int]]:
     """(workers, threads), best guess first."""
     half = max(1, cores // 2)
-    splits = [(cores, 1), (half, max(1, cores - half)), (1, cores), (0, 1)]
-    return list(dict.fromkeys(splits))
+    for_loading = [(cores, 1), (half, max(1, cores - half)), (1, cores)]
+    in_process = [(0, cores), (0, 1)]
+    return list(dict.fromkeys([*for_loading, *reversed(in_process)] if waits else [*in_process, *for_loading]))
+
+
+def _waits(search: Search) -> bool:
+    """Whether the baseline spends more than a little of its time on loading."""
+    baseline = search.ledger.baseline
+    share = baseline.data_wait_share if baseline is not None else None
+    return share is None or share >= search.pace.loading_share
 
 
 def _loading_is_nothing(search: Search) -> bool:

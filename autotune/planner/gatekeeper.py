@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from autotune.measurement import Measured, Outcome, Probe, TimedOut
-from autotune.planner.gate import numerics_refusal
+from autotune.planner.gate import compared_as, numerics_refusal
 from autotune.planner.ledger import Ledger
 from autotune.planner.pace import Pace
 from autotune.planner.worst_case import WorstCases
@@ -39,20 +39,25 @@ class Gatekeeper:
 
     def __init__(self, search: _Search) -> None:
         self._search = search
-        self._checked: set[str] = set()
 
-    def forbids_precision(self, outcome: Outcome) -> bool:
-        """Whether the precision of a promising trial alone spoils the numbers, on which all else would be built."""
+    def refuses(self, outcome: Outcome) -> bool:
+        """Whether the numbers of a setting that now leads, on which all else would be built, do not hold.
+
+        Where its precision alone is at fault, that precision is not tried again.
+        """
         search, baseline = self._search, self._search.candidates.baseline
-        precision = outcome.settings.precision
-        if precision == baseline.precision or precision in self._checked or not self._leads(outcome):
+        settings = outcome.settings
+        if settings == baseline or not self._leads(outcome):
             return False
-        self._checked.add(precision)
-        alone = baseline.replace(precision=precision, batch_size=outcome.settings.batch_size)
-        refusal = self._refusal(alone)
-        if refusal is not None:
-            search.forbid("precision", precision, refusal)
-        return refusal is not None
+        refusal = self._refusal(settings)
+        if refusal is None:
+            return False
+        alone = baseline.replace(precision=settings.precision, batch_size=settings.batch_size)
+        if settings.precision != baseline.precision and self._refusal(alone) is not None:
+            search.forbid("precision", settings.precision, refusal)
+        else:
+            search.ledger.ban(settings, refusal)
+        return True
 
     def winner(self, *, same_batch: bool) -> Measured | None:
         """The fastest setting whose numbers hold; None if that is the baseline."""
@@ -71,17 +76,17 @@ class Gatekeeper:
     def _leads(self, outcome: Outcome) -> bool:
         if not isinstance(outcome, Measured) or outcome.cut:
             return False
-        if outcome.kind == "joint":
-            best = self._search.ledger.best
-            return best is not None and best.settings == outcome.settings
-        fastest = self._search.ledger.fastest_part("compute")
-        return outcome.kind == "compute" and fastest is not None and fastest.settings == outcome.settings
+        best = self._search.ledger.best
+        return outcome.kind == "joint" and best is not None and best.settings == outcome.settings
 
     def _refusal(self, settings: Settings) -> str | None:
         # Half of what is left at most: however many comparisons hang, the budget holds.
         deadline_s = min(self._search.pace.trial_cap_s, self._search.until_end_s() / 2)
         baseline = self._search.candidates.baseline
-        refusal = numerics_refusal(settings, baseline, run=self._compared, deadline_s=deadline_s)
+        eager = settings.replace(compile_mode=None, compile_scope=baseline.compile_scope)
+        refusal = numerics_refusal(eager, baseline, run=self._compared, deadline_s=deadline_s)
+        if refusal is None and settings != eager:
+            refusal = numerics_refusal(settings, baseline, run=self._compared, deadline_s=deadline_s)
         if refusal is not None and refusal not in self._search.warnings:
             self._search.warnings.append(refusal)
         return refusal
@@ -89,7 +94,7 @@ class Gatekeeper:
     def _compared(self, probe: Probe) -> Outcome:
         """Asked once for settings that compute the same numbers; what hung is not asked again in another batch size."""
         ledger = self._search.ledger
-        settings = probe.settings.replace(num_workers=0, pin_memory=False, length_grouped=False)
+        settings = compared_as(probe.settings, self._search.candidates.baseline)
         known = ledger.parts.get(("numerics", settings)) or ledger.hung_comparison(settings)
         if known is not None:
             return known

@@ -14,6 +14,11 @@ __all__ = ["GPU_STAGES"]
 _PREFETCH = 4
 _EARLY_SPEEDUP = 3.0  # of the step over the baseline's, assumed when workers are sized before it was measured
 _LOADER_SHARE = 0.8  # of (cores - 1) workers' ideal rate that a loader reaches in practice
+_NEVER_HURT = ("optimizer_implementation", "cudnn_benchmark")
+_FEW_WORKERS = 4  # more of them keep enough ready with torch's two batches each
+_HARDLY_SLOWER = 0.77  # loading takes less than 0.3 of the step's time
+_MORE_WORKERS = 1.5  # times what there were
+_LONG_STEP_S = 0.2  # beside it, no batch that was late matters
 _COMPUTE_SHARE = 0.85  # a joint rate below this share of the step's own leaves something to the loader
 
 
@@ -30,13 +35,14 @@ def early_joint(search: Search) -> Moves:
     start = search.best
     if start.settings != search.candidates.baseline:
         return  # an earlier run's answer is a better guess already
-    usual = _with_workers(search, _usual(search, start.settings), _EARLY_SPEEDUP * _compute_rate(search, start))
-    grown = batch_times(search, usual, search.pace.batch_step) or usual
+    fast = _EARLY_SPEEDUP * _compute_rate(search, start)
+    usual = _with_workers(search, _usual(search, start.settings), fast)
+    grown = _grown_early(search, usual, fast) or usual
     outcome = yield Move(grown)
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
         search.guess = grown
         return
-    usual = _with_workers(search, _usual(search, start.settings), _EARLY_SPEEDUP * _compute_rate(search, start))
+    usual = _with_workers(search, _usual(search, start.settings), fast)
     usual = usual.replace(precision=start.settings.precision)  # without a knob that made the first guess fail, too
     outcome = yield Move(usual)
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
@@ -63,9 +69,11 @@ def grow_compute(search: Search) -> Moves:
 
 
 def compute_flags(search: Search) -> Moves:
-    """Each flag alone, kept where the step gains."""
-    for name in ("precision", "channels_last", "cudnn_benchmark", "optimizer_implementation"):
+    """Each flag alone, kept where the step gains: on, or off again where it may hurt."""
+    for name in ("channels_last", "precision", "optimizer_implementation", "cudnn_benchmark"):
         for value in search.candidates.values.get(name, ()):
+            if name in _NEVER_HURT and getattr(search.guess, name) != getattr(search.candidates.baseline, name):
+                continue
             now = search.ledger.part("compute", _bare(search.guess))
             other = getattr(search.candidates.baseline, name) if getattr(search.guess, name) == value else value
             changed = search.guess.replace(**{name: other})
@@ -83,15 +91,28 @@ def verify_together(search: Search) -> Moves:
         return
     rate = alone.samples_per_s
     outcome = yield Move(_with_workers(search, search.guess, rate))
-    load_share = rate * _seconds_per_sample(search)
-    if load_share < 0.3:
+    in_turns = 1 / (1 / rate + _seconds_per_sample(search))  # without workers, loading and step take turns
+    if in_turns > min(search.best.samples_per_s, _HARDLY_SLOWER * rate):
         yield Move(search.candidates.shared(search.guess, 0))
     if rate_of(outcome) >= _COMPUTE_SHARE * rate:
         return
     cores = search.hardware.cores
-    for count in (cores - 1, cores // 2, cores):
+    for count in (cores - 1, cores // 2):
         if 0 < count <= search.candidates.most_workers:
             yield Move(_shared(search, search.guess, count))
+
+
+def feed(search: Search) -> Moves:
+    """More workers while the step, faster by now, still waits for them."""
+    while (search.best.data_wait_share or 0.0) > search.pace.no_workers_below:
+        best = search.best.settings
+        most = min(search.hardware.cores - 1, search.candidates.most_workers)
+        more = min(most, math.ceil(_MORE_WORKERS * best.num_workers))
+        if not 0 < best.num_workers < more or "num_workers" in search.candidates.dropped:
+            return
+        yield Move(_shared(search, best, more))
+        if search.best.settings == best:
+            return
 
 
 GPU_STAGES: tuple[Stage, ...] = (
@@ -105,9 +126,21 @@ GPU_STAGES: tuple[Stage, ...] = (
     verify_together,
     same_batch,
     compile_last,
+    feed,
     same_batch,
     local_moves,
 )
+
+
+def _grown_early(search: Search, usual: Settings, fast: float) -> Settings | None:
+    """A much larger batch, where neither loading nor the length of a step speaks against it."""
+    if fast > _loader_ceiling(search):
+        return None
+    for factor in (search.pace.batch_step, 2):
+        grown = batch_times(search, usual, factor)
+        if grown is not None and (grown.batch_size or 0) <= fast * search.step_cap_s():
+            return grown
+    return None
 
 
 def _usual(search: Search, settings: Settings) -> Settings:
@@ -129,8 +162,10 @@ def _with_workers(search: Search, settings: Settings, rate: float) -> Settings:
 
 
 def _shared(search: Search, settings: Settings, num_workers: int) -> Settings:
-    """Workers that keep more batches ready than torch's two: steps on a device are short."""
+    """Few workers keep more batches ready than torch's two each: steps on a device are short."""
     shared = search.candidates.shared(settings, num_workers)
+    if shared.num_workers > _FEW_WORKERS or (settings.batch_size or 1) > _LONG_STEP_S * search.best.samples_per_s:
+        return shared
     ahead = search.candidates.space.nearest("prefetch_factor", _PREFETCH)
     return shared.replace(prefetch_factor=ahead) if shared.num_workers else shared
 
@@ -151,7 +186,7 @@ def _compute_rate(search: Search, start: Measured) -> float:
 
 
 def _worth_growing(search: Search, settings: Settings, rate: float) -> bool:
-    if (settings.batch_size or 0) / rate > search.pace.step_cap_s:
+    if (settings.batch_size or 0) > rate * search.step_cap_s():
         return False
     accelerator = search.hardware.accelerator
     predicted = search.ledger.predicted_bytes(settings)

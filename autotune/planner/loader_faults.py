@@ -9,7 +9,10 @@ from autotune.measurement import Crashed, Measured, Outcome, OutOfMemory, Reject
 
 __all__ = ["pinning_fault", "worker_fault", "workers_do_not_run"]
 
-_WORKER = re.compile(r"DataLoader worker|Too many open files|items of ancdata|forked subprocess")
+_WORKER = re.compile(
+    r"DataLoader worker|Too many open files|items of ancdata|forked subprocess|BlockingIOError: \[Errno \d+\]"
+    r"|can't start new thread"
+)
 _PINNING = re.compile(r"in pin memory thread|Pin memory thread exited|cudaHostAlloc", re.IGNORECASE)
 _ENOUGH = 2  # failures with workers and not one success: a third would cost time only
 _SHOWN = 200
@@ -34,6 +37,10 @@ _REMEDIES = (
         re.compile(r"Too many open files|ancdata"),
         "open files ran out; raise the limit (ulimit -n) or call "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    (
+        re.compile(r"BlockingIOError|can't start new thread"),
+        "no more processes or threads may be started; raise the limit (ulimit -u, or docker run --pids-limit)",
     ),
 )
 

@@ -26,6 +26,8 @@ class Move:
     """Longest it may take; None: the pace's cap."""
     cut_share: float | None = None
     """Cut below this share of the best; None: the pace's."""
+    again: bool = False
+    """Also where it was measured before."""
 
 
 class Search(Protocol):
@@ -54,6 +56,18 @@ class Search(Protocol):
 
     def left_s(self) -> float:
         """Seconds left for the search."""
+        ...
+
+    def idle_moves(self) -> int:
+        """Local moves without a gain after which nothing is left to find."""
+        ...
+
+    def compile_cap_s(self) -> float:
+        """Longest a trial may compile."""
+        ...
+
+    def step_cap_s(self) -> float:
+        """Longest step that a grown batch may lead to."""
         ...
 
 

@@ -7,11 +7,11 @@ Everything measured goes into the study; nothing measured here is returned witho
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.errors import TaskError
 from autotune.hardware import Hardware
-from autotune.measurement import DataCosts, Measured, Outcome, Probe
+from autotune.measurement import DataCosts, Measured, Outcome, Probe, ProbeKind
 from autotune.planner.asking import Asking
 from autotune.planner.baseline import measure_baseline
 from autotune.planner.cpu_stages import CPU_STAGES
@@ -21,7 +21,8 @@ from autotune.planner.gpu_stages import GPU_STAGES
 from autotune.planner.ledger import Ledger
 from autotune.planner.loader_faults import pinning_fault, workers_do_not_run
 from autotune.planner.moves import Move, Stage
-from autotune.planner.pace import Pace, race_reserve_s
+from autotune.planner.pace import Pace
+from autotune.planner.reserve import race_reserve_s
 from autotune.planner.worst_case import WorstCases
 from autotune.settings import Settings
 from autotune.space import Candidates
@@ -31,6 +32,9 @@ __all__ = ["Plan"]
 
 _LEAST_TRIAL_S = 1.0
 _LIMITED = "Some settings were not tried for lack of room"
+_PARTS: tuple[ProbeKind, ...] = ("compute", "loader")
+_LAST_FEW = 4
+_PART_TIMES = 1.5  # what looking at a part may take, in joint trials
 _SLACK = 1.05  # of the budget: a trial that ends within it may still be answered
 
 
@@ -131,9 +135,25 @@ class Plan:
         """Seconds left for the search, the race's share kept back."""
         return self.until_end_s() - self._reserve_s()
 
-    def until_end_s(self) -> float:
-        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used."""
-        return self.started_s + self.budget_s - self.clock() - self.ask.due_s
+    def until_end_s(self, *, starting: bool = True) -> float:
+        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used.
+
+        Args:
+            starting: False: the whole time, that start included.
+        """
+        return self.started_s + self.budget_s - self.clock() - (self.ask.due_s if starting else 0.0)
+
+    def idle_moves(self) -> int:
+        """Local moves without a gain after which nothing is left to find."""
+        return max(self.pace.idle_moves, round(self.pace.idle_moves * self.budget_s / self.pace.idle_moves_s))
+
+    def compile_cap_s(self) -> float:
+        """Longest a trial may compile: its numbers are compared afterwards and it starts anew in the race."""
+        return (self.left_s() - max(self.ask.start_s, self.pace.compiled_start_s)) / (1 + self.pace.comparison_share)
+
+    def step_cap_s(self) -> float:
+        """Longest step that a grown batch may lead to."""
+        return min(self.pace.step_cap_s, self.pace.step_cap_share * self.budget_s)
 
     def stop(self, reason: str) -> None:
         """Notes why the search ended."""
@@ -196,7 +216,7 @@ class Plan:
         settings = move.settings if move.kind != "compute" else move.settings.replace(num_workers=0)
         if settings in self.ledger.banned:
             return None
-        if self.ledger.tried(move.kind, settings):
+        if self.ledger.tried(move.kind, settings) and not move.again:
             return self.ledger.outcomes.get(settings) if move.kind == "joint" else self.ledger.part(move.kind, settings)
         # Loader and compute probes stand for joint settings: their own worker count is no change to judge.
         asked = settings if move.kind == "joint" else self.candidates.with_own_workers(settings)
@@ -205,8 +225,18 @@ class Plan:
             return None
         if move.kind != "loader" and (self.ledger.too_large(settings) or self.worst.too_large(settings)):
             return None
+        before = self.ledger.best
         outcome = self.asked(self._probe(move, settings))
-        return None if self._gate.forbids_precision(outcome) or self.worst.breaks(outcome) else outcome
+        if self._leads_by_luck(outcome, before):
+            self.asked(self._probe(replace(move, again=True), settings))
+        return None if self._gate.refuses(outcome) or self.worst.breaks(outcome) else outcome
+
+    def _leads_by_luck(self, outcome: Outcome, before: Measured | None) -> bool:
+        """Whether a second look is due: on what leads now by little, all else will be built."""
+        if not self.pace.second_looks or outcome is not self.ledger.best or before is None:
+            return False
+        looks, most = len(self.ledger.looks[outcome.settings]), (1 + self.pace.luck) * before.samples_per_s
+        return looks == 1 and outcome.samples_per_s < most and self.left_s() > outcome.cost_s
 
     def _say_not_reached(self) -> None:
         """Knobs with values of their own that no trial has varied yet."""
@@ -244,6 +274,7 @@ class Plan:
             settings=settings,
             window_s=self.pace.part_window_s if part else self.pace.window_s,
             deadline_s=self._deadline_s(move),
+            give_up_s=max(_LEAST_TRIAL_S, self.left_s()) if move.kind == "joint" else None,
             cut_below_samples_per_s=cut_below,
             seed=self.seed,
         )
@@ -259,6 +290,8 @@ class Plan:
         return max(_LEAST_TRIAL_S, min(move.cap_s or self.pace.trial_cap_s, in_budget_s, spare_s))
 
     def _cut_below(self, move: Move) -> float | None:
+        if move.again:
+            return None  # a look cut short is none
         if move.settings.length_grouped:
             return None  # its batches differ so much that the first few say little
         if move.kind == "joint":
@@ -269,10 +302,16 @@ class Plan:
         return move.cut_share * fastest.samples_per_s
 
     def _cost_s(self, move: Move) -> float:
-        """What the move will cost, judged by the last of its kind."""
+        """What the move will cost, judged by the last few of its kind; what compiled something new is no measure."""
         known = self.ledger.outcomes if move.kind == "joint" else self.ledger.parts
-        costs = [outcome.cost_s for outcome in known.values() if outcome.kind == move.kind]
-        return max(_LEAST_TRIAL_S, costs[-1] if costs else 0.0)
+        costs: list[float] = []
+        modes: set[tuple[object, ...]] = {(None, self.candidates.baseline.compile_scope)}
+        for outcome in known.values():
+            mode = (outcome.settings.compile_mode, outcome.settings.compile_scope)
+            if outcome.kind == move.kind and mode in modes:
+                costs.append(outcome.cost_s)
+            modes.add(mode)
+        return max([_LEAST_TRIAL_S, *costs[-_LAST_FEW:]])
 
     def _finalists(self) -> tuple[Measured, ...]:
         finalists: list[Measured] = []
@@ -283,11 +322,13 @@ class Plan:
         return tuple(finalists)
 
     def _look_at_parts(self) -> None:
-        """Step and loader alone under the best settings, if there is time: they say what bounds the speed."""
-        best = self.best.settings
-        for move in (Move(best, "compute"), Move(best, "loader")):
-            if self.left_s() > 2 * self._cost_s(move):
-                self._made(move)
+        """Step and loader alone under the best settings, if there is time: they say what bounds the speed.
+
+        Each starts what the joint trial started, which is as long as it may take.
+        """
+        for kind in _PARTS:
+            if self.left_s() > _PART_TIMES * self.best.cost_s + self.ask.start_s:
+                self._made(Move(self.best.settings, kind))
 
     def _fits(self, measured: Measured) -> bool:
         share = 1 - self.memory_margin
@@ -298,7 +339,8 @@ class Plan:
         return measured.peak_ram_bytes is None or measured.peak_ram_bytes <= share * self.candidates.limits.ram_bytes
 
     def _reserve_s(self) -> float:
-        measured = [one for one in self.ledger.outcomes.values() if isinstance(one, Measured)]
-        set_up = max((one.start_s + one.warmup_s for one in measured), default=None)
-        nothing_yet = self.ledger.baseline is not None and self.best.settings == self.candidates.baseline
-        return race_reserve_s(self.budget_s, self.pace, set_up_s=set_up, entries=2, short=nothing_yet)
+        ranked, baseline = self.ledger.ranked(), self.ledger.baseline
+        if baseline is None:
+            return race_reserve_s(self.budget_s, self.pace, ())
+        best = [] if ranked[0].settings == baseline.settings else ranked[:1]
+        return race_reserve_s(self.budget_s, self.pace, (baseline, *best))

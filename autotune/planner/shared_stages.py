@@ -6,12 +6,17 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.measurement import DataCosts
+from autotune.measurement import DataCosts, Measured
 from autotune.planner.moves import Move, Moves, Search, batch_times, gained
 from autotune.settings import Settings
 from autotune.space import allowed_part
 
-__all__ = ["compile_last", "group_lengths", "local_moves", "rescue", "resume", "same_batch"]
+__all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", "resume", "same_batch"]
+
+
+_COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.0}
+_MOST_LOOKS, _IN_PLAYOFF = 5, 4
+_FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
 
 def resume(search: Search) -> Moves:
@@ -23,7 +28,7 @@ def resume(search: Search) -> Moves:
     settings = allowed_part(earlier, search.candidates, cores=search.hardware.cores)
     if settings.compile_mode is not None and search.left_s() < search.pace.compile_least_s:
         settings = settings.replace(compile_mode=None, compile_scope=start.settings.compile_scope)
-    outcome = yield Move(settings, cap_s=search.left_s() if settings.compile_mode else None)
+    outcome = yield Move(settings, cap_s=search.compile_cap_s() if settings.compile_mode else None)
     if gained(outcome, start.samples_per_s, search.pace.accept_gain):
         search.guess = settings.replace(compile_mode=start.settings.compile_mode)
 
@@ -77,15 +82,19 @@ def compile_last(search: Search) -> Moves:
     if reason is not None:
         search.skipped["compile_mode"] = reason
         return
-    launch_bound = search.candidates.locked and _step_time_is_constant(search)
-    for mode in _modes(values, launch_bound=launch_bound):
-        if search.left_s() < search.pace.compile_least_s:
+    for mode in _modes(values, launch_bound=_step_time_is_constant(search)):
+        if search.left_s() < search.pace.compile_least_s or search.compile_cap_s() < _compile_cost_s(search, mode):
             return
         start = search.best
-        outcome = yield Move(start.settings.replace(compile_mode=mode), cap_s=search.left_s())
-        if not gained(outcome, start.samples_per_s, search.pace.accept_gain) and mode == "default":
-            if "blocks" in search.candidates.values.get("compile_scope", ()):
-                yield Move(start.settings.replace(compile_mode=mode, compile_scope="blocks"), cap_s=search.left_s())
+        outcome = yield Move(
+            start.settings.replace(compile_mode=mode, compile_scope="model"), cap_s=search.compile_cap_s()
+        )
+        if gained(outcome, start.samples_per_s, search.pace.accept_gain) or start.settings.compile_mode is not None:
+            continue
+        if mode == "default" and "blocks" in search.candidates.values.get("compile_scope", ()):
+            blocks = start.settings.replace(compile_mode=mode, compile_scope="blocks")
+            outcome = yield Move(blocks, cap_s=search.compile_cap_s())
+        if not gained(outcome, start.samples_per_s, search.pace.accept_gain):
             return
 
 
@@ -93,7 +102,7 @@ def local_moves(search: Search) -> Moves:
     """Small random changes of one or two knobs around the best, until several in a row gained nothing."""
     chance = random.Random(0)
     idle = 0
-    while idle < search.pace.idle_moves:
+    while idle < search.idle_moves():
         best = search.best
         changed = _random_move(search, best.settings, chance)
         if changed is None or search.ledger.tried("joint", changed) or search.candidates.refusal(changed):
@@ -103,12 +112,29 @@ def local_moves(search: Search) -> Moves:
         idle = 0 if gained(outcome, best.samples_per_s, search.pace.accept_gain) else idle + 1
 
 
+def playoff(search: Search) -> Moves:
+    """The fastest few are looked at again, in turns, while there is time."""
+    if not search.pace.second_looks:
+        return
+    ledger = search.ledger
+    for looks in range(2, _MOST_LOOKS + 1):
+        leader = ledger.score(search.best)
+        close = [one.settings for one in ledger.ranked() if ledger.score(one) >= search.pace.playoff_share * leader]
+        for settings in close[:_IN_PLAYOFF] if len(close) > 1 else ():
+            if len(ledger.looks[settings]) < looks:
+                yield Move(settings, again=True)
+
+
 def _random_move(search: Search, settings: Settings, chance: random.Random) -> Settings | None:
     moves = [*_number_moves(search, settings, chance), *_flag_moves(search, settings)]
+    if not moves:
+        return None
     for change in chance.sample(moves, min(len(moves), chance.choice((1, 1, 2)))):
         workers = change.pop("num_workers", None)
         settings = (settings if workers is None else search.candidates.shared(settings, workers)).replace(**change)
     factor = chance.choice((None, None, 0.5, 0.7, 1.4, 2.0))
+    if settings.compile_mode is not None:
+        return settings  # another batch would be compiled anew
     return settings if factor is None else batch_times(search, settings, factor) or settings
 
 
@@ -124,14 +150,14 @@ def _number_moves(search: Search, settings: Settings, chance: random.Random) -> 
 
 
 def _flag_moves(search: Search, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Flags turned on or off; none turned on under compilation, which each would start anew, nor a hopeless one."""
-    baseline = search.candidates.baseline
-    for name in ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark"):
+    """Flags turned on or off; under compilation only those that it does not start anew for, and no hopeless one."""
+    baseline, compiled = search.candidates.baseline, settings.compile_mode is not None
+    for name in ("optimizer_implementation",) if compiled else _FLAGS:
         for value in search.candidates.values.get(name, ()):
             now = getattr(settings, name)
             if now == value:
                 yield {name: getattr(baseline, name)}
-            elif settings.compile_mode is None and not search.ledger.hopeless(name, value):
+            elif not search.ledger.hopeless(name, value):
                 yield {name: value}
 
 
@@ -158,13 +184,15 @@ def _no_time_to_compile(search: Search) -> str | None:
 def _compiling_is_idle(search: Search) -> str | None:
     best = search.best
     wait = best.data_wait_share or 0.0
-    most = 1 - search.pace.compile_least_share
+    # Without workers, loading and step take turns: a faster step helps all the same.
+    most = 1 - search.pace.compile_least_share if best.settings.num_workers else search.pace.compile_most_loading
     return f"not tried: the step waits for data {wait:.0%} of the time" if wait > most else None
 
 
 def _step_time_is_constant(search: Search) -> bool:
     """Half the batch takes as long: launching kernels is what limits."""
-    full, half = search.guess, batch_times(search, search.guess, 0.5)
+    full = search.guess.replace(num_workers=0)  # as such probes are kept
+    half = batch_times(search, full, 0.5)
     both = search.ledger.part("compute", full), search.ledger.part("compute", half) if half else None
     if both[0] is None or both[1] is None:
         return False
@@ -172,7 +200,15 @@ def _step_time_is_constant(search: Search) -> bool:
 
 
 def _modes(values: tuple[Any, ...], *, launch_bound: bool) -> list[Any]:
-    return sorted(values, key=lambda mode: mode != ("reduce-overhead" if launch_bound else "default"))
+    """Graphs first where launching kernels is what takes the time; what compiles longest last."""
+    first = "reduce-overhead" if launch_bound else "default"
+    return sorted(values, key=lambda mode: (mode != first, mode.startswith("max-autotune")))
+
+
+def _compile_cost_s(search: Search, mode: str) -> float:
+    """What compiling in a mode will take, by what another took."""
+    seen = [one for one in search.ledger.outcomes.values() if one.settings.compile_mode and isinstance(one, Measured)]
+    return _COMPILE_TIMES.get(mode, 1.0) * max((one.cost_s for one in seen), default=0.0)
 
 
 def _merged(search: Search, settings: Settings) -> Settings | None:

@@ -30,8 +30,13 @@ class PrivateDirectory:
         parent = _default_parent() if parent is None else parent
         remove_leftovers(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # Locked before it gets its name, or another process could take it for a leftover in between.
-        self._lock = _locked(self.path / "unlocked", create=True)
+        try:
+            # Locked before it gets its name, or another process could take it for a leftover in between.
+            self._lock = _locked(self.path / "unlocked", create=True)
+        except BaseException:
+            (self.path / "unlocked").unlink(missing_ok=True)  # without opening anything: there may be no file left
+            self.path.rmdir()
+            raise
         os.rename(self.path / "unlocked", self.path / "lock")
 
     def remove(self) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import spawn
 from pathlib import Path
@@ -21,7 +22,7 @@ from autotune.sandbox.frames import FrameReader, GarbledError, write_frame
 from autotune.sandbox.kernel_kills import kernel_kills
 from autotune.sandbox.output import OutputFile
 
-__all__ = ["Answer", "ChildProcess", "Death", "Exited", "OverLimit", "Overdue", "Watchdog"]
+__all__ = ["Answer", "ChildProcess", "Death", "Exited", "OverLimit", "Overdue", "Watchdog", "not_started"]
 
 _TICK_S = 0.05
 _EXIT_PATIENCE_S = 5.0
@@ -126,22 +127,19 @@ class ChildProcess:
 
     def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
         self._directory = directory
-        self._output = OutputFile(directory / "output")
-        request_read, self._requests = os.pipe()
-        answer_read, answer_write = os.pipe()
+        self.ended = False
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                self._output = OutputFile(directory / "output")
+                ours.callback(self._output.close)
+                request_read, self._requests = _pipe(theirs, ours)
+                answer_read, answer_write = _pipe(ours, theirs)
+                self._popen = _start(directory, environ, self._output.fd, (request_read, answer_write))
+            except OSError as error:
+                raise not_started(error) from error
+            ours.pop_all()
         self._answers = FrameReader(answer_read)
         self._own_fds = [self._requests, answer_read]
-        self.ended = False
-        try:
-            self._popen = _start(directory, environ, self._output.fd, (request_read, answer_write))
-        except OSError as error:
-            self._close_fds()
-            raise SandboxError(
-                f"The isolated process could not be started: {error}.", "Use isolate=False, with the limits that has."
-            ) from error
-        finally:
-            os.close(request_read)
-            os.close(answer_write)
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Sends ``message``; a child that is gone is noticed by the next ``wait``."""
@@ -232,6 +230,23 @@ class ChildProcess:
         self._output.close()
         while self._own_fds:
             os.close(self._own_fds.pop())
+
+
+def not_started(error: OSError) -> SandboxError:
+    """What to raise where the system refused something that a start needs."""
+    few_files = error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = "Allow more open files (ulimit -n), or use" if few_files else "Use"
+    return SandboxError(
+        f"The isolated process could not be started: {error}.", f"{remedy} isolate=False, with the limits that has."
+    )
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """A pipe, each of whose ends is closed with the stack that it belongs to."""
+    read, write = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, write)
+    return read, write
 
 
 def _start(

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,7 @@ from autotune.sandbox import transport
 from autotune.sandbox.child import SURROUNDINGS
 from autotune.sandbox.deaths import death_error, death_outcome, failed_outcome, remote_error
 from autotune.sandbox.directory import PrivateDirectory
-from autotune.sandbox.process import Answer, ChildProcess
+from autotune.sandbox.process import Answer, ChildProcess, not_started
 from autotune.sandbox.surroundings import INSIDE, Surroundings, child_environment
 from autotune.task import Facts, LoaderParts, Task
 from autotune.task.workers import daemonic_refusal, main_refusal, start_method
@@ -81,13 +82,12 @@ class Sandbox:
                 'Put the call below `if __name__ == "__main__":`.',
             )
         began = time.monotonic()
-        self._directory = PrivateDirectory()
         try:
-            surroundings = self._surroundings()
+            surroundings = self._furnished()
             child = self._launched()  # imports torch while the task is being written
             transport.dump(
                 self._task,
-                self._directory.path,
+                self._open_directory.path,
                 limit_bytes=int(_COPY_SHARE * self.hardware.ram_available_bytes),
                 main=sys.modules["__main__"] if surroundings.main else None,
             )
@@ -168,8 +168,15 @@ class Sandbox:
             return OutOfMemory(kind=outcome.kind, settings=outcome.settings, where="killed", message=message)
         return outcome
 
-    def _surroundings(self) -> Surroundings:
-        directory = self._open_directory.path
+    def _furnished(self) -> Surroundings:
+        """Makes the folder, with what the child has to know of this process in it."""
+        try:
+            self._directory = PrivateDirectory()
+            return self._surroundings(self._directory.path)
+        except OSError as error:
+            raise not_started(error) from error
+
+    def _surroundings(self, directory: Path) -> Surroundings:
         data = getattr(self._task, "data", None)
         surroundings = Surroundings.capture(start_method(data) if isinstance(data, LoaderParts) else None)
         (directory / SURROUNDINGS).write_text(json.dumps(surroundings.to_json()))

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from autotune.sandbox.flags import TorchFlags
+from autotune.task.layers import without_overlap
 
 __all__ = ["Snapshot"]
 
@@ -106,7 +107,7 @@ class _TensorState:
 
     def restore(self) -> None:
         with torch.no_grad():
-            self._memory.copy_(self._copy)
+            without_overlap(self._memory).copy_(without_overlap(self._copy, like=self._memory))
         if not _same_memory(self.tensor, self._memory):
             self.tensor.data = self._memory  # was moved to a device, or into another memory format
         if self.tensor.requires_grad != self._requires_grad:
@@ -155,17 +156,25 @@ class _Slot:
 class _ModuleState:
     def __init__(self, module: nn.Module, seen: dict[int, _TensorState]) -> None:
         self._module, self._training = module, module.training
-        self._parameters, self._buffers = dict(module._parameters), dict(module._buffers)
+        # A forward pass may make them from attributes that were None.
+        self._attributes = dict(vars(module))
+        self._held = [dict(owner) for owner in _owners(module)]
         owners: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         self._slots = [_Slot.of(owner, name, seen) for owner in owners for name in owner]
 
     def restore(self) -> None:
         self._module.training = self._training
-        for live, kept in ((self._module._parameters, self._parameters), (self._module._buffers, self._buffers)):
+        for live, kept in zip(_owners(self._module), self._held, strict=True):
+            for name in (live.keys() - kept.keys()) & self._attributes.keys():
+                vars(self._module).setdefault(name, self._attributes[name])
             live.clear()
-            live.update(kept)  # type: ignore[arg-type]
+            live.update(kept)
         for slot in self._slots:
             slot.restore()
+
+
+def _owners(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    return module._parameters, module._buffers, module._modules
 
 
 class _OptimizerState:

@@ -53,7 +53,8 @@ def with_collated(data: LoaderParts, costs: SampleCosts) -> SampleCosts:
         return costs
     main = max(known, key=lambda one: float(one.elements.amax() - one.elements.amin()))
     total = torch.stack([one.elements for one in known]).sum(dim=0)
-    return dataclasses.replace(costs, collated=torch.stack([total, main.length], dim=1))
+    dims = max((_varying_dims(sizes) for sizes in _varying(shapes)), default=1)
+    return dataclasses.replace(costs, collated=torch.stack([total, main.length], dim=1), collated_dims=dims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +113,11 @@ def _varying(shapes: list[list[tuple[int, ...]]]) -> list[torch.Tensor]:
         if elements.amax() > elements.amin():
             found.append(torch.cat([elements[:, None], dims], dim=1))
     return found
+
+
+def _varying_dims(sizes: torch.Tensor) -> int:
+    dims = sizes[:, 1:]
+    return int((dims.amax(dim=0) > dims.amin(dim=0)).sum())
 
 
 def _followed(sizes: torch.Tensor, measures: dict[str, torch.Tensor], rows: torch.Tensor) -> _InBatch | None:

@@ -70,6 +70,9 @@ class SampleCosts:
     """Of each what the collate function makes of it, float64, (seen, 2): elements in tensors whose size varies, and
     its length in the one that varies most; None: not looked at, or not to be told from its measures."""
 
+    collated_dims: int = 1
+    """Dimensions in which the tensor that varies most differs from batch to batch."""
+
     @property
     def seen(self) -> int:
         """Samples that were read."""
@@ -136,6 +139,17 @@ class SampleCosts:
         most = int((columns.amax(dim=0) - columns.amin(dim=0)).argmax())
         return columns[:, most].double()
 
+    @property
+    def shapes(self) -> torch.Tensor | None:
+        """Varying dimensions of the samples' one part that has several of them, int64, (seen, dims); else None."""
+        parts: dict[str, list[int]] = {}
+        for name in self.varying:
+            part, dim, _ = name.partition(".shape[")
+            if dim:
+                parts.setdefault(part, []).append(self.measures.index(name))
+        several = [columns for columns in parts.values() if len(columns) > 1]
+        return self.sizes[:, several[0]] if len(several) == 1 else None
+
     def worst(self, batch_size: int) -> list[list[int]]:
         """The costliest batches of distinct samples: what a padding or concatenating collate function makes most of.
 
@@ -158,11 +172,14 @@ class SampleCosts:
         ]
         tops = list(dict.fromkeys(int(order[0]) for order in orders))
         mixed = torch.tensor(list(dict.fromkeys([*tops, *overall[:batch_size].tolist()])))
+        shapes = self.shapes  # the highest beside the widest: together they may pad to more than any one is large
+        sides = [] if shapes is None else list(dict.fromkeys([*shapes.argmax(dim=0).tolist(), *mixed.tolist()]))
+        padded = [torch.tensor(sides)] if sides else []
         chosen: dict[tuple[int, ...], list[int]] = {}
-        for order in (mixed, *orders[: _MOST_SINGLE + 1]):
+        for order in (mixed, *padded, *orders[: _MOST_SINGLE + 1]):
             batch = self._filled(order, batch_size)
             chosen.setdefault(tuple(sorted(batch)), batch)
-        return list(chosen.values())[: _MOST_SINGLE + 1]
+        return list(chosen.values())[: _MOST_SINGLE + 1 + len(padded)]
 
     def sentence(self) -> str | None:
         """What people should know where the worst batch may not be among those that were run; None where it is."""

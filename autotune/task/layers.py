@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import torch
 from torch import nn
 
-__all__ = ["compiled_in_place", "has_channels_last_weights", "has_compiled_parts", "repeated_blocks"]
+__all__ = [
+    "compiled_in_place",
+    "has_channels_last_weights",
+    "has_compiled_parts",
+    "repeated_blocks",
+    "without_overlap",
+]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -53,3 +60,18 @@ def compiled_in_place(model: nn.Module) -> list[str]:
 def has_compiled_parts(model: nn.Module) -> bool:
     """Whether submodules are results of ``torch.compile``, which travel as such."""
     return any(hasattr(module, "_orig_mod") for module in model.modules())
+
+
+def without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """A view in which no two elements share memory, so that it can be written to: of an expanded tensor its source.
+
+    Args:
+        tensor: Any tensor.
+        like: Its memory decides which elements are taken; None: that of the tensor itself.
+    """
+    memory = tensor if like is None else like
+    if memory.layout is torch.strided:
+        for dim, (size, stride) in enumerate(zip(memory.shape, memory.stride(), strict=True)):
+            if size > 1 and stride == 0:
+                tensor = tensor.narrow(dim, 0, 1)
+    return tensor

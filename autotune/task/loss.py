@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from autotune.errors import AutotuneError, TaskError
+from autotune.oom import memory_failure
 from autotune.task.batches import batch_signature
 from autotune.task.computation import (
     Computation,
@@ -125,8 +126,11 @@ def _of_training_step(
     computation = OfStep(training_step)
     if batch is not None:
         with _undisturbed(model), _blaming(f"training_step {qualified_name(training_step)}", batch, _STEP_REMEDY):
+            gradients = _gradients(model)
             first = computation(model, batch)
             _check_trainable(first.loss, "training_step")
+            if _gradients(model) != gradients:
+                _check_differentiable(first.loss, model)
         if first.weight is not None:  # said to be the mean over that weight
             reduction = reduction or "mean"
     return _settled(computation, f"training_step {qualified_name(training_step)}", model, batch, reduction)
@@ -222,6 +226,28 @@ def _check_trainable(loss: torch.Tensor, source: str) -> None:
             f"The loss of {source} does not depend on any parameter that requires gradients.",
             "Check for frozen parameters, .detach(), .item() or torch.no_grad() on the way to it.",
         )
+
+
+def _gradients(model: nn.Module) -> list[tuple[int, int] | None]:
+    """Which gradients there are, and how often each was written to."""
+    found = [parameter.grad for parameter in model.parameters()]
+    return [None if gradient is None else (id(gradient), gradient._version) for gradient in found]
+
+
+def _check_differentiable(loss: torch.Tensor, model: nn.Module) -> None:
+    """A step may train a part of the model itself, but not run the backward pass of the loss it returns."""
+    try:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        torch.autograd.grad(loss, trained, allow_unused=True)
+    except RuntimeError as error:
+        if memory_failure(error) is not None:
+            raise
+        raise TaskError(
+            "training_step ran the backward pass of the loss that it returns, which is run again by whoever calls it: "
+            f"{str(error).partition('. ')[0].rstrip('.')}.",
+            "Return the loss without calling backward() on it or stepping an optimizer. Several losses (as of a GAN): "
+            "return their sum, one optimizer having a parameter group for each.",
+        ) from error
 
 
 def _unused(keys: tuple[str, ...]) -> str:

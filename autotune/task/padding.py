@@ -16,11 +16,12 @@ from autotune.task.rng import rng_kept
 from autotune.task.samples import collated, generator_kept
 from autotune.task.scan import read_samples
 
-__all__ = ["SAMPLES_READ", "padding_share", "pads"]
+__all__ = ["SAMPLES_READ", "padding_share", "pads", "share_of_padding"]
 
 SAMPLES_READ = 2 + dropped.SAMPLES_READ + collated_lengths.SAMPLES_READ
 """By ``pads``."""
 
+_DRAWS = 1000  # of batches, where no formula is at hand: good to about one percent
 _LIKE_THE_LONGEST = 0.5  # a mixed batch is nearer to one of long samples than to the mean of a short and a long one
 
 
@@ -53,6 +54,26 @@ def pads(data: LoaderParts, costs: SampleCosts) -> bool:
         return False
     mean = (short_size + long_size) / 2
     return long_size > mean and mixed_size - mean > _LIKE_THE_LONGEST * (long_size - mean)
+
+
+def share_of_padding(costs: SampleCosts, batch_size: int) -> float | None:
+    """Share of padded elements in batches drawn at random, of samples that are padded to the largest in each dimension.
+
+    Args:
+        costs: Of the samples that get into batches.
+        batch_size: Samples per batch.
+
+    Returns:
+        The share; None where samples differ in several dimensions and it is not known in which.
+    """
+    if costs.collated_dims == 1:
+        return padding_share(costs.lengths, batch_size)
+    shapes = costs.shapes
+    if shapes is None or shapes.shape[1] != costs.collated_dims:
+        return None
+    drawn = torch.randint(len(shapes), (_DRAWS, batch_size), generator=torch.Generator().manual_seed(0))
+    padded = shapes[drawn].amax(dim=1).double().prod(dim=1).mean()
+    return 1 - float(shapes.double().prod(dim=1).mean() / padded)
 
 
 def padding_share(lengths: torch.Tensor, batch_size: int) -> float:

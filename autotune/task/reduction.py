@@ -20,7 +20,7 @@ from autotune.task.rng import rng_kept
 from autotune.task.rows import is_per_sample, lists_samples
 from autotune.task.structure import DEPTH, SCALARS, children, is_record, like_mapping, like_record, like_sequence
 
-__all__ = ["Reduction", "declared_reduction", "probed_reduction", "repeated_rows"]
+__all__ = ["Reduction", "declared_reduction", "probed_reduction", "repeated_rows", "without_dropout"]
 
 Reduction = Literal["mean", "sum"]
 
@@ -71,7 +71,7 @@ def probed_reduction(loss: Callable[[nn.Module, Any], Any], model: nn.Module, ba
     if not batches:
         return "mean", "The loss is taken for a mean over the batch: this batch cannot be repeated to find out."
     failure = "it neither stays equal nor grows with the batch"
-    for mode in (_without_dropout, _evaluating):
+    for mode in (without_dropout, _evaluating):
         try:
             with _kept(model), mode(model):
                 found = _judged(lambda at: _value(loss, model, batches[at]))
@@ -195,7 +195,12 @@ def _kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Dropout layers in eval mode (left so), and no dropout inside of other layers (put back).
+
+    Args:
+        model: In training mode.
+    """
     inside = [module for module in model.modules() if isinstance(module, (nn.RNNBase, nn.MultiheadAttention))]
     rates = [(module, module.dropout) for module in inside]
     for module in model.modules():

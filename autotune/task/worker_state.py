@@ -1,4 +1,4 @@
-"""What a dataset holds that workers must not share: random generators of its own, open files and connections."""
+"""What a dataset holds that workers must not share: its own random generators, open files, connections and threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import random
 import socket
 import sys
 import tarfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Literal
@@ -30,7 +32,7 @@ _MOST_VISITED = 2000
 _NUMPY_GENERATORS = ("Generator", "RandomState", "BitGenerator")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, torch.Tensor)
 
-Kind = Literal["generator", "handle"]
+Kind = Literal["generator", "handle", "thread"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,11 @@ class SharedState:
             return (
                 f"{self.where} is a {self.type_name}: every worker would start with a copy of it and draw the same "
                 "numbers; draw from torch's global generator instead, or seed it anew in a worker_init_fn"
+            )
+        if self.kind == "thread":
+            return (
+                f"{self.where} is a running {self.type_name}: forked workers would have a copy that does not run, and "
+                "wait for it in vain; start it when a worker first needs it, or in a worker_init_fn"
             )
         return (
             f"{self.where} is an open {self.type_name}: forked workers would share it and read from each other's "
@@ -90,7 +97,19 @@ def _kind(value: Any) -> Kind | None:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, tuple(getattr(numpy.random, name) for name in _NUMPY_GENERATORS)):
         return "generator"
+    if _is_running(value):
+        return "thread"
     return "handle" if _is_open(value) else None
+
+
+def _is_running(value: Any) -> bool:
+    """Threads, and pools of threads or processes once they have any."""
+    if isinstance(value, threading.Thread):
+        return value.is_alive()
+    if isinstance(value, Executor):
+        return bool(getattr(value, "_threads", None) or getattr(value, "_processes", None))
+    pool = sys.modules.get("multiprocessing.pool")
+    return pool is not None and isinstance(value, pool.Pool)
 
 
 def _is_open(value: Any) -> bool:

@@ -117,8 +117,8 @@ def daemonic_refusal() -> str | None:
 
 
 def _unshareable(data: LoaderParts) -> list[str]:
-    """One reason of each kind; handles only under fork, as elsewhere they are not inherited."""
-    kinds = ("generator", "handle") if start_method(data) == "fork" else ("generator",)
+    """One reason of each kind; handles and threads only under fork, as elsewhere they are not inherited."""
+    kinds = ("generator", "handle", "thread") if start_method(data) == "fork" else ("generator",)
     first = {state.kind: state.reason for state in reversed(data.shared_states)}
     return [first[kind] for kind in kinds if kind in first]
 

@@ -6,7 +6,8 @@ import dataclasses
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +19,17 @@ from autotune.build.switches import switches
 from autotune.build.train_step import TrainStep
 from autotune.errors import DoesNotFitError, TaskError
 from autotune.hardware import Hardware, Limits, PeakMemory
-from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
+from autotune.measurement import COMPARED_ROWS, Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
+from autotune.task.names import qualified_name
+from autotune.task.reduction import without_dropout
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import Batches, Repeated, Turns, run_compute
+from autotune.trial.device_memory import broken_context
 from autotune.trial.gradient_noise import run_noise_scale
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
@@ -47,8 +51,7 @@ from autotune.trial.worst_case import WorstCase
 
 __all__ = ["Bench"]
 
-_NUMERICS_ROWS = 64
-_NUMERICS_BATCHES = 4
+_COMPARED_BATCHES = 4
 _COSTS = "sample-costs"
 
 Phase = Literal["build", "loader", "step", "compile", "numerics"]
@@ -84,6 +87,7 @@ class Bench:
         self._batches: dict[int | None, Any] = {}
         self._memory = PeakMemory()
         self._worst = WorstCase(self._data, clock)
+        self._steadied: Callable[[nn.Module], AbstractContextManager[None]] = steady_dropout
         self._phase: Phase = "build"
         self.poisoned = False
         """The process must not be used again (CPU out of memory, broken accelerator context)."""
@@ -189,8 +193,7 @@ class Bench:
         try:
             measured = run_compute(step, batches, probe, clock=self._clock)
         except BaseException:
-            if self._models.only_one:  # else one that failed is not used again
-                self._models.give_back(model, probe.settings)
+            self._models.failed(model, probe.settings)
             raise
         self._models.give_back(model, probe.settings)
         return measured
@@ -219,13 +222,26 @@ class Bench:
     def _numerics(self, probe: Probe) -> Measured:
         began = self._clock()
         self._parts[1].clear()
-        rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, _NUMERICS_ROWS)
-        batches = self._some_batches(rows)
-        reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
         until = began + probe.window_s / 2
-        reference = self._losses(reference_of(probe.settings), batches, DRIFT_STEPS if reduced else 0, until)
+        reduced = probe.settings.precision in ("bf16-mixed", "fp16-mixed")
+        if probe.settings.compile_mode is not None:  # in another size it would be compiled anew
+            batches, followed = [self._cached_batch(probe.settings)], 0
+        else:
+            rows = None if self._data.batches_kept else min(probe.settings.batch_size or 1, COMPARED_ROWS)
+            batches, followed = self._some_batches(rows, until=until), DRIFT_STEPS if reduced else 0
+        reference = self._reference(reference_of(probe.settings), batches, followed, until)
         setting = self._losses(probe.settings, batches, len(reference.followed), math.inf)
         return measured_numerics(probe, setting, reference, began=began, clock=self._clock)
+
+    def _reference(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
+        try:
+            return self._losses(settings, batches, steps, until)
+        except Exception as error:
+            if self._steadied is without_dropout or memory_failure(error) is not None:
+                raise
+        # Detectors, among others, have no loss in eval mode.
+        self._steadied = without_dropout
+        return self._losses(settings, batches, steps, until)
 
     def _about_training(self, probe: Probe) -> Measured:
         self._parts[1].clear()
@@ -236,26 +252,25 @@ class Bench:
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
         with switches(settings):
-            first, finite = self._first_loss(settings, batches[0])
+            with self._steady(settings) as (model, step):
+                first, finite = float(step(batches[0])), finite_parameters(model)
             followed: tuple[float, ...] = ()
             if steps:
-                model, step = self._steady_trainer(settings)
-                followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
-                self._models.give_back(model, settings)
+                with self._steady(settings) as (_, step):
+                    followed = follow(step, batches, steps=steps, until=until, clock=self._clock)
         return NumericsResult(first, finite, followed)
 
-    def _first_loss(self, settings: Settings, batch: Any) -> tuple[float, bool]:
-        model, step = self._steady_trainer(settings)
-        loss = float(step(batch))
-        finite = finite_parameters(model)
-        self._models.give_back(model, settings)
-        return loss, finite
-
-    def _steady_trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+    @contextmanager
+    def _steady(self, settings: Settings) -> Iterator[tuple[nn.Module, TrainStep]]:
         torch.manual_seed(0)
         model, step = self._parts[0].trainer(settings.replace(gradient_accumulation_steps=1))
-        steady_dropout(model)
-        return model, step
+        try:
+            with self._steadied(model):
+                yield model, step
+        except BaseException:
+            self._models.failed(model, settings)
+            raise
+        self._models.give_back(model, settings)
 
     def _failed(self, probe: Probe, error: Exception) -> Outcome:
         where, too_large = memory_failure(error), size_limit(error)
@@ -269,11 +284,11 @@ class Bench:
         if where is not None:
             self.poisoned = not accelerated
             return OutOfMemory(kind=probe.kind, settings=probe.settings, where=where, message=message)
-        self.poisoned = accelerated and _broken_context(error)
+        self.poisoned = accelerated and broken_context(error)
         endless = recompile_limit_hit(error)
         if endless is not None:
-            return self._rejected(probe, f"{endless}.", "compile", text, _qualified(error))
-        rejected = self._rejected(probe, message, self._phase, text, _qualified(error))
+            return self._rejected(probe, f"{endless}.", "compile", text, qualified_name(type(error)))
+        rejected = self._rejected(probe, message, self._phase, text, qualified_name(type(error)))
         return dataclasses.replace(rejected, size_limit=too_large)
 
     def _rejected(
@@ -319,13 +334,14 @@ class Bench:
         self._residents = Residents(self._builder, self._limits, single=self._models.only_one)
         return facts
 
-    def _one_batch(self, rows: int | None) -> Any:
-        return self._some_batches(rows, count=1)[0]
-
-    def _some_batches(self, rows: int | None, count: int = _NUMERICS_BATCHES) -> list[Any]:
+    def _some_batches(self, rows: int | None, *, count: int = _COMPARED_BATCHES, until: float = math.inf) -> list[Any]:
+        """Up to ``count`` batches; one at least, and no more once ``until`` has passed."""
         self._phase = "loader"
-        loader = build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0)
-        batches = [batch for _, batch in zip(range(count), loader, strict=False)]
+        batches: list[Any] = []
+        for batch in build_loader(self._data, Settings(batch_size=rows), has_batch_norm=False, seed=0):
+            batches.append(batch)
+            if len(batches) == count or self._clock() > until:
+                break
         if not batches:
             raise TaskError("The data yields no batch.", "Check that the dataset has samples.")
         return batches
@@ -333,13 +349,5 @@ class Bench:
     def _cached_batch(self, settings: Settings) -> Any:
         key = settings.batch_size
         if key not in self._batches:
-            self._batches = {key: self._one_batch(key)}  # one at a time: batches can be large
+            self._batches = {key: self._some_batches(key, count=1)[0]}  # one at a time: batches can be large
         return self._batches[key]
-
-
-def _broken_context(error: Exception) -> bool:
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
-
-
-def _qualified(error: Exception) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"

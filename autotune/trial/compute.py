@@ -14,12 +14,10 @@ from autotune.measurement import Measured, Probe
 from autotune.task.rows import RowCounter
 from autotune.trial.device_memory import DeviceMemory
 from autotune.trial.stream import BatchStream
-from autotune.trial.timer import WindowTimer
-from autotune.trial.window import Taken, measure, take_steps
+from autotune.trial.timer import WindowTimer, synchronize
+from autotune.trial.window import LONG_STEP_S, Taken, measure, take_steps
 
 __all__ = ["Batches", "Repeated", "Turns", "run_compute"]
-
-_WARM_STEPS = 2
 
 
 class Repeated:
@@ -72,8 +70,12 @@ def run_compute(
     stream = BatchStream(batches, on_epoch_end=step.flush, clock=clock)
     rows = RowCounter(probe.settings.batch_size)
     steps = None if probe.steps is None else max(probe.steps, -(-batches.different // accumulation))
-    warm_steps = _WARM_STEPS if steps is None else min(1, steps - 1)
+    warm_steps = 1 if steps is None else min(1, steps - 1)
     take_steps(warm_steps * accumulation, stream, step, rows, Taken())
+    synchronize(step.device)
+    long_step = probe.settings.compile_mode is None and clock() - begin >= LONG_STEP_S
+    if steps is None and not long_step:  # the first step allocates and chooses, the second settles
+        take_steps(accumulation, stream, step, rows, Taken())
     memory.first_step_done()
     warm = clock()
     window = measure(

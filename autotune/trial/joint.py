@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from autotune.build.length_grouping import ROUND
 from autotune.hardware import CpuMeter, ResidentPeak, io_bytes, tree_memory_bytes
 from autotune.measurement import Measured, Probe
-from autotune.settings import Settings
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
-from autotune.trial.timer import WindowTimer
-from autotune.trial.window import Taken, Window, epoch_turn_s, measure, take_steps, warm_up
+from autotune.trial.timer import WindowTimer, synchronize
+from autotune.trial.window import LONG_STEP_S, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
 
 __all__ = ["NotFinite", "run_joint"]
 
 _OTHERS_CORES = 0.25  # other processes took this many of our cores: the window says little
 _REDOS = 2
+_COUNTS_READY = sys.platform != "darwin"  # what a window takes out of the stock can be told
+_STARVED_SHARE = 0.05  # of a window spent waiting: batches that lie ready would flatter the next
 
 
 class NotFinite(Exception):
@@ -51,21 +54,27 @@ def run_joint(
     resident = ResidentPeak()
     resident.start()
     settings = live.settings
-    group = _group(settings)
+    group = _group(live)
     was_started = live.started
     if not live.warm:
-        seen = _warm_up(live, probe, clock)
+        seen = _warm_up(live, probe, begin, clock)
         if seen.hopeless is not None:
             return _hopeless(live, probe, seen, clock() - begin)
         live.warm = True
-    _finish_round(live, group)
+    elif not live.long_steps:
+        take_steps(1, live.stream, live.step, live.rows, Taken())  # it was held still: this wakes everything
     warm = clock()
-    window, load = _quiet_window(live, probe, group, clock)
+    window, load = _quiet_window(live, probe, group, begin, clock)
     first, last = _finite_losses(window)
+    live.starved = math.fsum(chunk.waited_s for chunk in window.chunks) >= _STARVED_SHARE * math.fsum(
+        chunk.seconds for chunk in window.chunks
+    )
+    live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
     return Measured(
         kind=probe.kind,
         settings=settings,
         chunks=window.chunks,
+        stock_rows=window.stock_rows,
         epoch_rows=epoch_rows,
         epoch_turn_s=epoch_turn_s(window, latency_s=_latency_s(live)),
         start_s=0.0 if was_started else live.stream.workers_start_s + live.stream.first_batch_s,
@@ -85,22 +94,30 @@ def run_joint(
     )
 
 
-def _group(settings: Settings) -> int:
+def _group(live: Live) -> int:
+    """Batches of a chunk: whole turns of the workers, except where the loader is known not to be waited for."""
+    settings = live.settings
     mixture = ROUND if settings.length_grouped else 1
-    return chunk_batches(settings.num_workers, settings.gradient_accumulation_steps, mixture)
+    workers = settings.num_workers if live.starved or not live.started else 1
+    return chunk_batches(workers, settings.gradient_accumulation_steps, mixture)
 
 
-def _warm_up(live: Live, probe: Probe, clock: Callable[[], float]) -> Taken:
+def _warm_up(live: Live, probe: Probe, begin: float, clock: Callable[[], float]) -> Taken:
     settings, on_cpu = live.settings, live.step.device.type == "cpu"
     return warm_up(
         live.stream,
         live.step,
         live.rows,
         stock=settings.num_workers * (settings.prefetch_factor or 0),
-        least=2,
+        workers=None if live.started or not _COUNTS_READY else settings.num_workers,
+        least=max(2, settings.gradient_accumulation_steps),  # the first optimizer step allocates its state
         clock=clock,
         # elsewhere a step's host time is only the time to queue it
         cut_below_samples_per_s=probe.cut_below_samples_per_s if on_cpu else None,
+        # compiling and recording of graphs may go on in the second step
+        one_if_long=settings.compile_mode is None and settings.gradient_accumulation_steps == 1,
+        settle=partial(synchronize, live.step.device),
+        until=begin + (math.inf if probe.give_up_s is None else probe.give_up_s),
     )
 
 
@@ -125,8 +142,11 @@ def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measure
     )
 
 
-def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], float]) -> tuple[Window, _Load]:
-    deadline = clock() + probe.deadline_s / 3  # leaves the parent's deadline out of reach
+def _quiet_window(
+    live: Live, probe: Probe, group: int, begin: float, clock: Callable[[], float]
+) -> tuple[Window, _Load]:
+    until = begin + (math.inf if probe.give_up_s is None else probe.give_up_s)
+    deadline = min(until, clock() + probe.deadline_s / 3)  # leaves the parent's deadline out of reach
     for redone in range(_REDOS + 1):
         before = io_bytes(os.getpid())
         meter = CpuMeter()
@@ -139,6 +159,7 @@ def _quiet_window(live: Live, probe: Probe, group: int, clock: Callable[[], floa
             batches_per_chunk=group,
             window_s=probe.window_s,
             cut_below_samples_per_s=probe.cut_below_samples_per_s,
+            give_up_s=until - clock(),
         )
         others = meter.stop()
         disturbed = others is not None and others > _OTHERS_CORES
@@ -154,11 +175,6 @@ def _difference(before: tuple[int, int] | None, after: tuple[int, int] | None) -
         return None, None
     # Non-persistent workers that ended meanwhile take their counts with them.
     return max(0, after[0] - before[0]), max(0, after[1] - before[1])
-
-
-def _finish_round(live: Live, group: int) -> None:
-    """One untimed step at least, and on to the end of the worker round: the window holds whole rounds only."""
-    take_steps(group - live.stream.batches % group, live.stream, live.step, live.rows, Taken())
 
 
 def _latency_s(live: Live) -> float:

@@ -42,6 +42,10 @@ class Live:
     rows: RowCounter
     warm: bool = False
     """In its steady state: no stock of batches flatters it."""
+    starved: bool = False
+    """It was seen to wait for its loader."""
+    long_steps: bool = False
+    """Its steps were seen to be long enough to say something one by one."""
 
     @property
     def started(self) -> bool:
@@ -98,8 +102,8 @@ class LiveBuilder:
         )
 
     def _as_it_came(self) -> LoaderParts:
-        """The data for workers: where reading it here opened files, a copy that holds none for them to share."""
-        if not any(state.kind == "handle" for state in shared_states(dataset=self._data.dataset)):
+        """The data for workers: where reading it here opened files or started threads, a copy that holds none."""
+        if not any(state.kind in ("handle", "thread") for state in shared_states(dataset=self._data.dataset)):
             return self._data
         if self._unread is None and self._fresh_data is not None:
             self._unread = self._fresh_data()
@@ -115,7 +119,11 @@ class LiveBuilder:
         """
         torch.manual_seed(seed)
         model, step = self.trainer(settings, observer=observer)
-        loader = self.loader(settings, seed)
+        try:
+            loader = self.loader(settings, seed)
+        except BaseException:
+            self._models.failed(model, settings)
+            raise
         stream = BatchStream(loader, on_epoch_end=step.flush, clock=self._clock)
         return Live(
             settings=settings,
@@ -132,18 +140,25 @@ class LiveBuilder:
         """Model and train step without a loader."""
         if settings.compile_mode is not None:
             self._compiled.enter(settings)
-        model = prepare_model(self._models.take(settings), settings, self._device)
-        optimizer = build_optimizer(self._task.optimizer, model, settings) if observer is None else observer(model)
-        step = TrainStep(
+        model = self._models.take(settings)
+        try:
+            return model, self._train_step(prepare_model(model, settings, self._device), settings, observer)
+        except BaseException:
+            self._models.failed(model, settings)
+            raise
+
+    def _train_step(
+        self, model: nn.Module, settings: Settings, observer: Callable[[nn.Module], Optimizer] | None
+    ) -> TrainStep:
+        return TrainStep(
             model,
-            optimizer,
+            build_optimizer(self._task.optimizer, model, settings) if observer is None else observer(model),
             loss=self._loss,
             settings=settings,
             device=self._device,
             reduction=self._loss.reduction,
             max_grad_norm=self._task.max_grad_norm if observer is None else None,
         )
-        return model, step
 
     def give_back(self, live: Live) -> None:
         """Closes ``live`` after use and keeps its model for the next."""
@@ -153,8 +168,7 @@ class LiveBuilder:
     def discard(self, live: Live) -> None:
         """Closes ``live`` after a failure; its model is not used again."""
         self.end_loader(live.loader, live.stream, live.settings)
-        if self._models.only_one:
-            self._models.give_back(live.model, live.settings)
+        self._models.failed(live.model, live.settings)
 
     def end_loader(self, loader: DataLoader[Any], stream: BatchStream, settings: Settings) -> None:
         """Ends the workers and notes how far the data was read."""

@@ -40,6 +40,7 @@ def run_loading(
         kind=probe.kind,
         settings=settings,
         chunks=window.chunks,
+        stock_rows=window.stock_rows,
         epoch_rows=epoch_rows,
         epoch_turn_s=epoch_turn_s(window, latency_s=start_s if settings.num_workers else 0.0),
         start_s=start_s,

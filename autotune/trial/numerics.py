@@ -6,8 +6,9 @@ training. Reduced precision is followed for some real steps as well.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from autotune.build.train_step import TrainStep
 from autotune.measurement import Measured, Probe
 from autotune.settings import Settings
+from autotune.task.reduction import without_dropout
 
 __all__ = [
     "DRIFT_STEPS",
@@ -43,15 +45,29 @@ class NumericsResult:
     followed: tuple[float, ...]
 
 
-def steady_dropout(model: nn.Module) -> None:
+@contextlib.contextmanager
+def steady_dropout(model: nn.Module) -> Iterator[None]:
     """Eval mode for all but normalisation (which must see the batch) and recurrent layers (made dropout-free)."""
-    training = {name: module.training for name, module in model.named_modules()}
-    model.eval()
-    for name, module in model.named_modules():
-        if isinstance(module, _NORMS) and training[name]:
+    steady = (*_NORMS, *_NEEDS_TRAIN_MODE)
+    training = [module for module in model.modules() if isinstance(module, steady) and module.training]
+    with without_dropout(model):
+        model.eval()
+        for module in training:
             module.training = True
-        if isinstance(module, _NEEDS_TRAIN_MODE) and training[name]:
-            module.training, module.dropout = True, 0.0
+        yield
+
+
+def reference_of(settings: Settings) -> Settings:
+    """What the numbers are compared with: fp32 eager; of compiled settings, the same eager, compared in its turn."""
+    if settings.compile_mode is not None:
+        return settings.replace(compile_mode=None, compile_scope="model")
+    return settings.replace(
+        precision="fp32",
+        channels_last=False,
+        compile_mode=None,
+        optimizer_implementation=None,
+        activation_checkpointing=False,
+    )
 
 
 def finite_parameters(model: nn.Module) -> bool:
@@ -64,7 +80,7 @@ def follow(
 ) -> tuple[float, ...]:
     """Losses of up to ``steps`` real steps over ``batches`` in turn, ended early at clock time ``until``."""
     losses: list[torch.Tensor] = []
-    while len(losses) < steps and (not losses or clock() < until):
+    while len(losses) < steps and clock() < until:
         losses.append(step(batches[len(losses) % len(batches)]))
     return tuple(float(loss) for loss in losses)
 
@@ -86,17 +102,6 @@ def measured_numerics(
         loss_drift=_drift(setting.followed[:steps], reference.followed[:steps]),
         drift_steps=steps,
         warmup_s=clock() - began,
-    )
-
-
-def reference_of(settings: Settings) -> Settings:
-    """What a setting's numbers are compared with: the same batch, fp32 and eager."""
-    return settings.replace(
-        precision="fp32",
-        channels_last=False,
-        compile_mode=None,
-        optimizer_implementation=None,
-        activation_checkpointing=False,
     )
 
 

@@ -56,12 +56,13 @@ class Residents:
         """Starts with the others running: a lock one of them holds must not stop a start that may take long."""
         for other in self._live.values():
             resume(other.stream.worker_pids)
-            other.warm = False  # its queue fills meanwhile, and that stock must be used up before it is timed
+            # The queue fills meanwhile: where the loader is what limits, that stock must be used up before it is timed.
+            other.warm = not other.starved
         measured = run_joint(live, probe, epoch_rows=epoch_rows, clock=clock)
         for other in self._live.values():
             pause(other.stream.worker_pids)
         self._put(live)
-        return measured
+        return dataclasses.replace(measured, resident=self._keep and not self._tight())
 
     def _warm_lap(self, live: Live, probe: Probe, epoch_rows: int | None, clock: Callable[[], float]) -> Measured:
         others = self._other_pids()
@@ -71,7 +72,7 @@ class Residents:
             self._builder.give_back(live)
             return self._lap_alone(probe, epoch_rows, clock)
         self._put(live)
-        return measured
+        return dataclasses.replace(measured, resident=True)
 
     def _lap_alone(self, probe: Probe, epoch_rows: int | None, clock: Callable[[], float]) -> Measured:
         """Held-still workers kept a lock: from here on each lap starts its own workers."""

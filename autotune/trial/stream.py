@@ -11,6 +11,9 @@ from autotune.errors import TaskError
 __all__ = ["BatchStream", "chunk_batches"]
 
 
+_QUEUES = ("_worker_result_queue", "_data_queue")  # the same one unless batches are pinned in between
+
+
 class BatchStream:
     """Batches of ``loader``, epoch after epoch.
 
@@ -49,6 +52,19 @@ class BatchStream:
             batch = self._restart()
         self.batches += 1
         return batch, self._clock() - begin
+
+    def ready(self) -> int | None:
+        """Batches that lie loaded and were not taken yet; None where that cannot be told (queues on macOS)."""
+        running = self._batches
+        # torch has no public names for these
+        queues = {id(queue): queue for name in _QUEUES if (queue := getattr(running, name, None)) is not None}
+        if not queues:
+            return 0
+        fetched = sum(len(task) > 1 for task in getattr(running, "_task_info", {}).values())
+        try:
+            return fetched + sum(int(queue.qsize()) for queue in queues.values())
+        except NotImplementedError:
+            return None
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

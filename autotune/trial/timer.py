@@ -10,6 +10,7 @@ import torch
 __all__ = ["WindowTimer", "synchronize"]
 
 _EVENT_DEVICES = ("cuda", "xpu")
+_LONG_SPAN_S = 0.1  # beside it, the time in which the host queues the next step is nothing
 
 
 def synchronize(device: torch.device) -> None:
@@ -19,9 +20,10 @@ def synchronize(device: torch.device) -> None:
 
 
 class WindowTimer:
-    """Splits a window into spans with two device synchronisations in all: one before, one after.
+    """Splits a window into spans without holding up the device.
 
-    On CUDA and XPU the spans come from device events; on other accelerators, where a host clock between the two
+    On CUDA and XPU the spans come from device events, and the host runs at most one short span ahead, so that it knows
+    when the window is over; on other accelerators, where a host clock between the two
     synchronisations would only see work being queued, the whole window is one span.
 
     Args:
@@ -45,6 +47,7 @@ class WindowTimer:
     def mark(self) -> float:
         """Ends a span; returns the host's seconds since ``start``."""
         self._record()
+        self._keep_up()
         self._marks.append(self._clock())
         return self._marks[-1] - self._begin
 
@@ -59,6 +62,14 @@ class WindowTimer:
             return [end - self._begin]
         pairs = itertools.pairwise(self._events)
         return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairs]
+
+    def _keep_up(self) -> None:
+        """Waits for the span before, which leaves the device work to do; for this one where that costs nothing."""
+        if len(self._events) < 2:
+            return
+        last_s = self._marks[-1] - (self._marks[-2] if len(self._marks) > 1 else self._begin) if self._marks else None
+        long = last_s is None or last_s >= _LONG_SPAN_S
+        self._events[-1 if long else -2].synchronize()
 
     def _record(self) -> None:
         if self._device.type in _EVENT_DEVICES:

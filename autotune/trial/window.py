@@ -13,10 +13,15 @@ from autotune.measurement import Chunk
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 
-__all__ = ["Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
+__all__ = ["LONG_STEP_S", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
 
 _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
 _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
+LONG_STEP_S = 0.5
+"""A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
+_SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
+_STOCK_SHARE = 0.5  # of a window's batches that lay ready before: more say nothing about the workers
+_ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
 
 
@@ -30,6 +35,8 @@ class Window:
     """Chunks in which an epoch ended, kept apart."""
     epoch_ends: int
     cut: bool
+    stock_rows: int
+    """Rows more than the workers loaded meanwhile: they lay ready when the window began."""
     losses: tuple[torch.Tensor, ...]
     """First and last loss, detached."""
     largest_batch_rows: int
@@ -40,11 +47,12 @@ class Taken:
     """What a run of steps saw."""
 
     rows: int = 0
+    batches: int = 0
     waited_s: float = 0.0
     largest: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     hopeless: Chunk | None = None
-    """A single warm step so slow that no window is needed."""
+    """A single warm step so slow, or so late, that no window is needed."""
 
 
 def take_steps(
@@ -56,6 +64,7 @@ def take_steps(
         loss = step(batch)
         rows = rows_of(batch)
         seen.rows += rows
+        seen.batches += 1
         seen.waited_s += waited_s
         seen.largest = max(seen.largest, rows)
         seen.losses[1:] = [loss]
@@ -69,7 +78,11 @@ def warm_up(
     stock: int,
     least: int,
     clock: Callable[[], float],
+    workers: int | None = None,
     cut_below_samples_per_s: float | None = None,
+    one_if_long: bool = False,
+    settle: Callable[[], object] = lambda: None,
+    until: float = math.inf,
 ) -> Taken:
     """Steps until the loader's first stock no longer flatters it.
 
@@ -77,26 +90,49 @@ def warm_up(
         stream: Where batches come from.
         step: One micro-batch of training.
         rows_of: Rows of a batch.
-        stock: Batches the workers may have ready at the start (workers × prefetch).
+        stock: Batches the workers may have ready at most (workers × prefetch).
         least: Steps in any case.
         clock: Seconds, monotonic.
+        workers: Batches that are ready when the first is: one of each worker. None: all of the stock, as after a pause.
         cut_below_samples_per_s: The threshold for windows; a second step far below it ends the warm-up at once.
+        one_if_long: A single step will do where it shows that steps are long.
+        settle: Waits for the device; called after the first two steps.
+        until: Clock time after which the warm-up is given up at the next step.
 
-    The stock is used up after ``stock`` batches, or as soon as a step really waited for its batch.
+    The stock is used up as soon as a step really waited for its batch. More of it than one batch a worker is ready only
+    after a first step that took long for once, as compiling does.
     """
     seen = Taken()
-    for taken in range(max(least, stock)):
+    own_s: list[float] = []
+    taken = 0
+    while taken < max(least, _ready(stock, workers, own_s)):
         begin = clock()
         waited_before, rows_before = seen.waited_s, seen.rows
         take_steps(1, stream, step, rows_of, seen)
+        if taken < 2:
+            settle()
         waited, spent_s = seen.waited_s - waited_before, clock() - begin
+        own_s.append(spent_s - waited)
         rows = seen.rows - rows_before
         if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
             seen.hopeless = Chunk(rows, spent_s, waited)
             break
-        if taken >= least and waited > _WAIT_SHARE * spent_s:
+        if clock() > until:
+            seen.hopeless = Chunk(rows, spent_s, waited)
+            break
+        if not taken and one_if_long and spent_s - waited >= LONG_STEP_S:
+            least = 1
+        taken += 1
+        if taken > least and waited > _WAIT_SHARE * spent_s:
             break
     return seen
+
+
+def _ready(stock: int, workers: int | None, own_s: list[float]) -> int:
+    """Batches that lay ready at most, by what the first two steps took."""
+    if workers is None or len(own_s) < 2:
+        return stock
+    return stock if own_s[0] > _SLOW_TIMES * own_s[1] + _SLOW_S else min(stock, workers)
 
 
 def measure(
@@ -109,8 +145,12 @@ def measure(
     window_s: float,
     cut_below_samples_per_s: float | None = None,
     chunks: int | None = None,
+    give_up_s: float = math.inf,
 ) -> Window:
-    """Runs whole chunks for at least ``window_s`` and at least two of them (one, if it is cut).
+    """Runs whole chunks for at least ``window_s``, of single batches at least two (one, if it is cut).
+
+    A chunk is a whole turn of the workers and of the accumulation, wherever in the turn it begins, so that one that
+    takes as long as the window is enough.
 
     Args:
         stream: Where batches come from.
@@ -121,25 +161,34 @@ def measure(
         window_s: Seconds aimed at.
         cut_below_samples_per_s: End early once the rate is below this.
         chunks: Exactly so many chunks, whatever the time.
+        give_up_s: The window ends after this long even so, and counts as cut before half of it is over.
     """
-    least, most = (2, math.inf) if chunks is None else (chunks, chunks)
+    least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
     ends: list[int] = []
-    elapsed_s, cut = 0.0, False
+    elapsed_s, cut, drawn = 0.0, False, 0
+    before = stream.ready() or 0
     timer.start()
-    while not cut and (len(seen) < least or (elapsed_s < window_s and len(seen) < most)):
+    while not cut and (len(seen) < least or (_goes_on(elapsed_s < window_s, drawn, seen) and len(seen) < most)):
         part, ends_before = Taken(), stream.epoch_ends
         take_steps(batches_per_chunk, stream, step, rows_of, part)
         elapsed_s = timer.mark()
         seen.append(part)
+        drawn = before - (stream.ready() or 0) - max(1, len(stream.worker_pids) // 2)  # batches come in bursts
         ends.append(stream.epoch_ends - ends_before)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
+        if elapsed_s > give_up_s:
+            cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
+            break
     inside, crossed = _split(_chunks(seen, timer.spans_s()), ends)
+    batches = sum(part.batches for part in seen)
     return Window(
         chunks=inside or crossed,
         crossed=crossed,
         epoch_ends=sum(ends),
         cut=cut,
+        # within an epoch: at its end the workers stop loading ahead
+        stock_rows=0 if sum(ends) else max(0, drawn) * sum(part.rows for part in seen) // batches,
         losses=(seen[0].losses[0], seen[-1].losses[-1]),
         largest_batch_rows=max(part.largest for part in seen),
     )
@@ -160,6 +209,10 @@ def epoch_turn_s(window: Window, *, latency_s: float) -> float:
     s_per_row = math.fsum(chunk.seconds for chunk in window.chunks) / rows
     extra = math.fsum(chunk.seconds - chunk.rows * s_per_row for chunk in window.crossed)
     return max(0.0, extra / window.epoch_ends)
+
+
+def _goes_on(early: bool, drawn: int, seen: list[Taken]) -> bool:
+    return early or drawn > _STOCK_SHARE * sum(part.batches for part in seen)
 
 
 def _hopeless(rows: int, elapsed_s: float, chunks: int, cut_below_samples_per_s: float | None) -> bool:

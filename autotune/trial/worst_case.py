@@ -17,7 +17,7 @@ from autotune.task.collated_lengths import with_collated
 from autotune.task.costs import SampleCosts
 from autotune.task.dropped import is_empty
 from autotune.task.lengths import lengths_by_index, sample_lengths
-from autotune.task.padding import SAMPLES_READ, padding_share, pads
+from autotune.task.padding import SAMPLES_READ, pads, share_of_padding
 from autotune.task.samples import first_batch
 from autotune.task.scan import scan_costs, worst_batch
 
@@ -72,14 +72,13 @@ class WorstCase:
         costs = None if self._costs is None else self._costs.used
         if costs is None or not costs.varying:
             return None
-        lengths = costs.lengths
         return DataCosts(
             seen=costs.seen,
             samples=costs.samples,
             whole=costs.whole,
             mean_length=float(costs.main_lengths.mean()),
             longest=int(costs.main_lengths.max()),
-            padding_share=padding_share(lengths, batch_size) if self._pads and batch_size else None,
+            padding_share=share_of_padding(costs, batch_size) if self._pads and batch_size else None,
         )
 
     @property

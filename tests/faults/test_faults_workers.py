@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -168,6 +169,23 @@ def test_one_failure_does_not_condemn_fewer_workers() -> None:
 def test_other_failures_are_not_blamed_on_workers(outcome: Outcome) -> None:
     """The device's memory, the model's shapes, and a trial without workers say nothing about workers."""
     assert worker_fault(outcome) is None
+
+
+def test_workers_that_the_system_does_not_start_are_left_off_with_the_limit_named(monkeypatch: Any) -> None:
+    """Few processes allowed (ulimit -u, a container's pids limit): fork refuses, and trials without workers go on."""
+
+    def refused() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    made = bench(Net(), rows(64))
+    monkeypatch.setattr(os, "fork", refused)
+    asked = probe(batch_size=8, num_workers=1, multiprocessing_context="fork")
+    said = worker_fault(made.run(asked))
+    monkeypatch.undo()
+    assert said is not None
+    assert "ulimit -u" in said
+    assert isinstance(made.run(probe(batch_size=8)), Measured)
+    made.close()
 
 
 def test_twenty_trials_never_keep_more_than_their_own_workers() -> None:

@@ -73,12 +73,37 @@ def test_the_baseline_is_measured_before_anything_else() -> None:
     assert machine.probes[0].cut_below_samples_per_s is None
 
 
-def test_no_setting_is_measured_twice_by_the_search() -> None:
+def test_no_setting_is_measured_twice_on_an_accelerator() -> None:
     """A budget is not spent on what is known (optuna/optuna#2021 and #4237)."""
     machine = FakeMachine(_loading_bound)
-    _plan(machine).search()
+    _plan(machine, pace=GPU, hardware=hardware(cores=4, accelerator=CARD)).search()
     joint = [probe.settings for probe in machine.probes if probe.kind == "joint"]
     assert len(joint) == len(set(joint))
+
+
+def test_on_a_noisy_cpu_only_what_comes_near_the_best_is_looked_at_again() -> None:
+    """A second look at a leader, and the playoff of the fastest few; nothing slow is asked twice."""
+    machine = FakeMachine(_loading_bound)
+    plan = _plan(machine)
+    plan.search()
+    joint = [probe.settings for probe in machine.probes if probe.kind == "joint"]
+    again = {settings for settings in joint if joint.count(settings) > 1}
+    assert again
+    assert all(_loading_bound(settings) > 0.8 * plan.best.samples_per_s for settings in again)
+    assert max(map(joint.count, again)) <= 5
+
+
+def test_a_lucky_look_does_not_decide() -> None:
+    """A setting that once showed twice its rate is found out by a second look; the truly faster one is picked."""
+    lucky = iter([2.0])
+
+    def rate(settings: Settings) -> float:
+        true = 120.0 if settings.num_threads == 1 and not settings.num_workers else 100.0
+        once = settings.channels_last and settings.num_threads == 2
+        return true * (next(lucky, 1.0) if once else 1.0)
+
+    found = _plan(FakeMachine(rate), budget_s=200.0).search()
+    assert found.finalists[0].settings.num_threads == 1
 
 
 def test_nothing_faster_means_no_finalist() -> None:

@@ -123,10 +123,14 @@ def test_what_ran_out_of_memory_is_not_asked_again_in_a_larger_batch() -> None:
     """Neither its window nor its worst case."""
     machine = Texts(larger_is_faster, most=64)
     plan(machine).search()
-    failed = [one.batch_size or 0 for one in machine.looks if (one.batch_size or 0) > 64]
-    assert failed == sorted(failed, reverse=True)
-    last = machine.probes.index(next(p for p in machine.probes if p.steps and (p.settings.batch_size or 0) > 64))
-    assert all((p.settings.batch_size or 0) < max(failed) for p in machine.probes[last + 1 :])
+    asked: dict[Settings, list[int]] = {}
+    for probe in machine.probes:
+        size = probe.settings.batch_size or 0
+        if size > 64:
+            alike = probe.settings.replace(batch_size=1, num_workers=0, num_threads=None)
+            asked.setdefault(alike, []).append(size + (probe.steps is None))  # the window comes before the worst case
+    assert asked
+    assert all(sizes == sorted(sizes, reverse=True) for sizes in asked.values())
 
 
 @pytest.mark.parametrize("size_limit", [False, True])

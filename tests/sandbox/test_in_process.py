@@ -243,3 +243,33 @@ def test_environment_and_warning_filters_are_put_back(monkeypatch: pytest.Monkey
     assert list(warnings.filters) == filters
     with pytest.raises(UserWarning, match="as errors again"):
         warnings.warn("as errors again", UserWarning, stacklevel=1)
+
+
+class _MakesItsParts(nn.Module):
+    """Makes a layer and a parameter in the first forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layer: Any = None
+        self.offset: Any = None
+        self.register_buffer("wide", torch.ones(1).expand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.layer is None:
+            self.layer, self.offset = nn.Linear(4, 2), nn.Parameter(torch.zeros(2))
+        return self.layer(self.first(x * self.wide)) + self.offset
+
+
+def test_what_a_forward_pass_made_is_gone_and_made_again() -> None:
+    """A model that makes its parts lazily must neither keep a trial's parts nor lose the attribute it tests."""
+    model = _MakesItsParts()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    snapshot = Snapshot.of(SimpleNamespace(model=model))
+    model(torch.randn(3, 4)).sum().backward()
+    snapshot.restore()
+    assert model.layer is None
+    assert model.offset is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert set(model.state_dict()) == set(before)
+    assert model(torch.randn(3, 4)).shape == (3, 2)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from autotune.errors import SandboxError
+from autotune.sandbox import Sandbox, process
 from autotune.sandbox.directory import remove_leftovers
 from autotune.sandbox.process import Watchdog
 
@@ -91,6 +97,35 @@ with Sandbox(types.SimpleNamespace(), Hardware.detect(), limits, bench="sandbox_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child notices only when it is done with its trial")
+@pytest.mark.parametrize("spare", range(8))
+def test_a_start_without_open_files_to_spare_leaves_nothing(tmp_path: Path, monkeypatch: Any, spare: int) -> None:
+    """Wherever the files run out: the error names the limit, no descriptor stays open and no folder behind."""
+    resource = pytest.importorskip("resource", reason="limits of open files are those of POSIX")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(process, "_start", _refused)
+    before = set(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free() + spare, hard))
+    try:
+        with pytest.raises(SandboxError, match=r"could not be started.*open files.*ulimit -n"):
+            Sandbox(object(), SimpleNamespace(), SimpleNamespace()).__enter__()  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert set(os.listdir("/proc/self/fd")) == before
+    remove_leftovers(tmp_path)  # what could not be opened could not be deleted either, until now
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refused(*_: Any) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def _lowest_free() -> int:
+    free = os.dup(0)
+    os.close(free)
+    return free
+
+
 def test_child_of_a_killed_parent_dies(short_folder: Path) -> None:
     """Nothing lives on when the caller is killed outright, and the next sandbox removes its files."""
     path = os.pathsep.join([str(HERE.parents[1]), str(HERE)])

@@ -91,6 +91,12 @@ def test_tall_and_wide_images_meet_in_one_batch() -> None:
     assert any({1, 2} <= set(batch) for batch in costs(images).worst(3))
 
 
+def test_the_tallest_and_the_widest_meet_where_a_third_is_the_largest() -> None:
+    """A batch of two of 90 x 5 and 5 x 90 is padded to more than one with 60 x 60 in it."""
+    images = [(torch.zeros(*sides), 0) for sides in ((60, 60), (90, 5), (5, 90), (8, 8), (9, 9))]
+    assert sorted([1, 2]) in [sorted(batch) for batch in costs(images).worst(2)]
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=60), st.integers(1, 20), st.randoms())
 def test_no_batch_joins_more_objects_or_is_longer_than_the_worst(

@@ -9,9 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from autotune.task import LoaderParts
-from autotune.task.padding import padding_share, pads
+from autotune.task.collated_lengths import with_collated
+from autotune.task.padding import padding_share, pads, share_of_padding
 from autotune.task.scan import scan_costs
 
 LENGTHS = [3, 4, 20, 5, 40, 41]
@@ -73,3 +76,26 @@ def test_the_share_agrees_with_batches_really_drawn(lengths: list[int], batch_si
         padded += float(batches.amax(dim=1).sum()) * batch_size
         real += float(batches.sum())
     assert padding_share(values, batch_size) == pytest.approx(1 - real / padded, abs=0.04)
+
+
+def test_images_padded_in_both_dimensions_waste_more_than_their_sizes_say() -> None:
+    """A batch is as high as its highest image and as wide as its widest: the share is that of real batches."""
+    generator = torch.Generator().manual_seed(0)
+    sides = torch.randint(8, 65, (400, 2), generator=generator).tolist()
+    images = [torch.zeros(3, height, width) for height, width in sides]
+
+    def padded(samples: list[torch.Tensor]) -> torch.Tensor:
+        high, wide = (max(sample.shape[dim] for sample in samples) for dim in (1, 2))
+        return torch.stack([functional.pad(one, (0, wide - one.shape[2], 0, high - one.shape[1])) for one in samples])
+
+    data = LoaderParts.of(images, collate_fn=padded)
+    costs = scan_costs(data, budget_s=30.0)
+    assert costs is not None
+    costs = with_collated(data, costs)
+    assert pads(data, costs)
+    loader = DataLoader(images, batch_size=4, shuffle=True, collate_fn=padded, generator=generator)  # type: ignore[arg-type]
+    made = sum(batch.numel() for _ in range(5) for batch in loader) / 5
+    real = sum(image.numel() for image in images)
+    share = share_of_padding(costs.used, 4)
+    assert share == pytest.approx(1 - real / made, abs=0.04)
+    assert share > padding_share(costs.used.lengths, 4) + 0.1

@@ -10,7 +10,10 @@ import random
 import socket
 import sqlite3
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +88,26 @@ def test_open_files_and_connections_are_found(tmp_path: Path) -> None:
     database = sqlite3.connect(":memory:")
     assert found(Holder(db=database)) == [("dataset.db", "handle")]
     database.close()
+
+
+def test_running_threads_and_pools_are_found() -> None:
+    """Forked workers get copies that do not run; what was not started yet is started by each worker."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    idle, pool = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    assert found(Holder(thread=thread, pool=idle)) == []
+    thread.start()
+    with pool, ThreadPool(1) as old:
+        pool.submit(int).result()
+        dataset = Holder(thread=thread, pool=pool, inner=Holder(old=old))
+        assert set(found(dataset)) == {
+            ("dataset.thread", "thread"),
+            ("dataset.pool", "thread"),
+            ("dataset.inner.old", "thread"),
+        }
+        assert "does not run" in shared_states(dataset=dataset)[0].reason
+    stop.set()
+    thread.join()
 
 
 def test_h5py_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from autotune.measurement import Measured, Outcome, OutOfMemory, Probe, Rejected
 from autotune.settings import Settings
 from autotune.task import Task
 from autotune.trial import Bench
+from autotune.trial.numerics import NumericsResult
 
 
 class Net(nn.Module):
@@ -107,7 +110,9 @@ def test_laps_keep_their_objects_and_joint_trials_do_not(bench: Any) -> None:
     """The second lap of a setting has no start; a joint trial ends the residents."""
     one = bench(Net(), _dataset(100_000))
     fast, slow = _probe("lap", batch_size=8, num_workers=1), _probe("lap", batch_size=16)
-    assert _measured(one.run(fast)).start_s > 0
+    first = _measured(one.run(fast))
+    assert first.start_s > 0
+    assert first.resident
     assert _measured(one.run(slow)).samples_per_s > 0
     assert _measured(one.run(fast)).start_s == 0
     assert len(torch.multiprocessing.active_children()) == 1
@@ -120,7 +125,9 @@ def test_laps_without_a_second_model_are_rebuilt(bench: Any) -> None:
     one = bench(Net(), _dataset(), copies=False)
     for _ in range(2):
         for size in (8, 16):
-            assert _measured(one.run(_probe("lap", batch_size=size))).largest_batch_rows == size
+            lap = _measured(one.run(_probe("lap", batch_size=size)))
+            assert lap.largest_batch_rows == size
+            assert not lap.resident
 
 
 def test_out_of_memory_is_an_outcome_and_ends_a_cpu_process(bench: Any) -> None:
@@ -269,12 +276,104 @@ def test_a_numerics_probe_compares_with_fp32(bench: Any, precision: str) -> None
     assert (outcome.drift_steps > 0) == (precision != "fp32")
 
 
+def test_compiled_settings_are_compared_with_eager_ones_on_a_batch_of_their_own(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another batch size would be compiled anew; fp32 is what the eager settings are compared with in their turn."""
+    one, seen = bench(Net(), _dataset()), []
+    one.describe()
+    result = NumericsResult(1.0, True, ())
+    monkeypatch.setattr(
+        one, "_losses", lambda settings, batches, *_: seen.append((settings, len(batches[0][0]))) or result
+    )
+    one.run(_probe("numerics", batch_size=96, precision="bf16-mixed", compile_mode="default"))
+    eager, compiled = seen
+    assert (eager[0].compile_mode, eager[0].precision, eager[1]) == (None, "bf16-mixed", 96)
+    assert (compiled[0].compile_mode, compiled[1]) == ("default", 96)
+
+
 def test_a_numerics_probe_sees_a_precision_that_breaks_the_loss(bench: Any) -> None:
     """Inputs of 1e6 overflow in fp16: no finite error is reported (pytorch/pytorch#40497)."""
     data = TensorDataset(torch.full((64, 8), 1e6), torch.zeros(64, dtype=torch.long))
     one = bench(Net(), data)
     outcome = one.run(_probe("numerics", window_s=2.0, precision="fp16-mixed"))
     assert outcome.fate == "rejected" or _measured(outcome).loss_error is None
+
+
+class _Prefetching(Dataset[Any]):
+    """Starts a thread of its own when it is first read."""
+
+    def __init__(self) -> None:
+        self.made: Any = None
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if self.made is None:
+            self.made = queue.Queue(2)
+            self.thread = threading.Thread(target=self._fill, daemon=True)
+            self.thread.start()
+        return self.made.get(timeout=20), index % 2
+
+    def _fill(self) -> None:
+        while True:
+            self.made.put(torch.randn(8))
+
+
+def test_workers_get_no_copy_of_a_thread_that_was_started_here() -> None:
+    """Reading a first batch here must not make workers wait for a thread that no fork takes along."""
+
+    def task() -> Task:
+        return Task(Net(), _Prefetching(), loss_fn=nn.CrossEntropyLoss(), device="cpu")
+
+    hardware = Hardware.detect(device="cpu")
+    one = Bench(task(), hardware, Limits.of(hardware), fresh=task)
+    one.describe()
+    _measured(one.run(_probe(batch_size=4)))
+    outcome = one.run(_probe(batch_size=4, num_workers=1))
+    one.close()
+    _measured(outcome)
+
+
+class _LossInTrainingOnly(nn.Module):
+    """Like a detector: its loss in training mode, predictions in eval mode; dropout of each kind inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.rnn = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        rows = self.rnn(self.drop(x)[:, None])[0]
+        scores = self.head(self.attention(rows, rows, rows)[0][:, 0])
+        return {"loss": nn.functional.cross_entropy(scores, labels)} if self.training else [scores.argmax(1)]
+
+
+def test_a_model_without_a_loss_in_eval_mode_is_compared_in_training_mode(bench: Any) -> None:
+    """Else no detector could change its precision, memory format or compilation; dropout is off there, too."""
+    data = [dict(zip(("x", "labels"), row, strict=True)) for row in _dataset(64)]
+    model = _LossInTrainingOnly()
+    one = bench(model, data, copies=False, loss_fn=None)
+    one.describe()
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert (model.rnn.dropout, model.attention.dropout) == (0.5, 0.5)
+
+
+def test_a_comparison_of_numbers_leaves_dropout_in_recurrent_layers(bench: Any) -> None:
+    """Without isolation they are the caller's own; with it, later trials train without it."""
+    model = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
+
+    def step(module: nn.Module, batch: Any) -> torch.Tensor:
+        return module(batch[0])[0].square().mean()
+
+    one = bench(model, _dataset(64), copies=False, loss_fn=None, training_step=step)
+    outcome = _measured(one.run(_probe("numerics", window_s=2.0)))
+    assert outcome.loss_error == 0.0
+    assert model.dropout == 0.5
 
 
 def test_process_wide_switches_are_put_back_after_a_trial(bench: Any) -> None:

@@ -154,6 +154,47 @@ def test_a_slow_first_step_stays_outside_the_window() -> None:
     assert all(chunk.seconds == pytest.approx(0.1) for chunk in window.chunks)
 
 
+def test_a_long_first_step_is_warm_up_enough_where_that_is_allowed() -> None:
+    """Steps of 2 s are not repeated to warm up, and one of them is a window; short ones are repeated."""
+    for step_s, taken in ((2.0, 1), (0.1, 2)):
+        clock = FakeClock()
+        stream = _stream(FakeLoader(clock, batches=100, rows=4))
+        warm_up(stream, _step(clock, step_s), lambda r: r, stock=0, least=2, clock=clock, one_if_long=True)
+        assert stream.batches == taken
+    clock = FakeClock()
+    assert len(_measure(_stream(FakeLoader(clock, batches=9, rows=4)), clock, 2.0).chunks) == 1
+
+
+class StockedStream(BatchStream):
+    """Whose workers load a batch in ``load_s`` each, beside the training, and had some ready."""
+
+    def __init__(self, clock: FakeClock, *, stock: int, load_s: float) -> None:
+        super().__init__(FakeLoader(clock, batches=10_000, rows=4), on_epoch_end=lambda: None, clock=clock)
+        self._now, self._stock, self._load_s, self._began = clock, stock, load_s, clock()
+
+    def ready(self) -> int:
+        loaded = self._stock + int((self._now() - self._began) / self._load_s)
+        return min(self._stock, max(0, loaded - self.batches))
+
+    def take(self) -> tuple[object, float]:
+        waited_s = 0.0
+        while not self.ready():
+            self._now.sleep(self._load_s / 10)
+            waited_s += self._load_s / 10
+        return super().take()[0], waited_s
+
+
+@pytest.mark.parametrize(("load_s", "rate"), [(0.5, 8.0), (0.05, 40.0)])
+def test_batches_that_lay_ready_do_not_flatter_the_rate(load_s: float, rate: float) -> None:
+    """Steps of 0.1 s beside workers that need 0.5 s a batch go on until the stock is at most half of what was seen,
+    and what was taken from it is no rate to last; workers that keep up lose nothing.
+    """
+    clock = FakeClock()
+    window = _measure(StockedStream(clock, stock=8, load_s=load_s), clock, 0.1)
+    rows = sum(chunk.rows for chunk in window.chunks) - window.stock_rows
+    assert rows / sum(chunk.seconds for chunk in window.chunks) == pytest.approx(rate, rel=0.15)
+
+
 def test_data_without_a_batch_is_an_error_not_an_endless_loop() -> None:
     """An empty pass raises, first and later passes alike."""
     clock = FakeClock()

@@ -1,34 +1,19 @@
-"""The interleaved race of candidates against the baseline, and its one rule of decision.
-
-A machine drifts: other processes, clock speeds, page cache. So rates taken minutes apart say little, and the two
-settings are run in turns instead, the order reversed every round (A B B A ...), so that a steady drift cancels.
-Each round gives one log ratio per candidate; a candidate wins only if the one-sided 95 % bound on their mean lies
-above the margin. Rounds and lap length are fixed before the first timed lap, never by what the laps showed.
-
-At a true gain of exactly the margin one race in twenty is won (simulated: 4–5 %); noise that remembers about one lap
-makes it up to 7 %, slower wandering cancels. At no gain at all it is below 1 %, for a margin of 5 % and noise of 10 %.
-"""
+"""The laps of a race: how many, how long, in which order, and what becomes of those that fail."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
-from autotune.measurement import Measured, Outcome, Probe, Rejected, student_t_95
+from autotune.measurement import Measured, Outcome, Probe, Rejected
+from autotune.race.entry import SHORTEST_LAP_S, TARGET_LAP_S, Entry, rounds_and_lap_s
+from autotune.race.result import RaceResult
 from autotune.settings import Settings
 
-__all__ = ["RaceResult", "race"]
+__all__ = ["race"]
 
-# A lap of this length averages over bursts of the loader's workers; longer ones buy less than more rounds do.
-_TARGET_LAP_S = 1.5
-# Shorter laps are a step or two, dominated by the edges of the window.
-_SHORTEST_LAP_S = 0.4
-# Beyond this, time is better not spent at all.
-_LONGEST_LAP_S = 3.0
 # Laps end on a whole round of workers, so they take somewhat longer than asked.
 _PLANNED_SHARE = 0.9
 # A machine that slowed down after the sizing may run over by this much before the race is given up.
@@ -44,93 +29,6 @@ _OTHERS_CORES = 0.25
 _EXTRA_ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceResult:
-    """What one candidate's race against the baseline showed."""
-
-    baseline: Settings
-    candidate: Settings
-    margin: float
-    """The gain below which a difference does not count, such as 0.02."""
-    baseline_samples_per_s: tuple[float, ...] = ()
-    """Raw rates of the baseline's timed laps, one per round."""
-    candidate_samples_per_s: tuple[float, ...] = ()
-    """Raw rates of the candidate's laps, of the same rounds."""
-    lap_s: float | None = None
-    """Length each timed lap aimed at; None: no timed lap was run."""
-    failed: Outcome | None = None
-    """The candidate's or the baseline's outcome that ended this race."""
-    undecided: str | None = None
-    """Why there is no decision, in one sentence; None: the race was run to its end."""
-    others_cores: float | None = None
-    """Most CPU cores' worth that other processes used in a lap; None where it cannot be read."""
-    seconds: float = 0.0
-    """Wall time of the whole race, all candidates and untimed laps included."""
-
-    @property
-    def rounds(self) -> int:
-        """Complete rounds."""
-        return len(self.candidate_samples_per_s)
-
-    @property
-    def log_ratios(self) -> tuple[float, ...]:
-        """log(candidate's rate / baseline's rate), one per round."""
-        pairs = zip(self.candidate_samples_per_s, self.baseline_samples_per_s, strict=True)
-        return tuple(math.log(candidate / baseline) for candidate, baseline in pairs)
-
-    @property
-    def median(self) -> float | None:
-        """Median ratio over the rounds; None without a round."""
-        return math.exp(statistics.median(self.log_ratios)) if self.rounds else None
-
-    @property
-    def low(self) -> float | None:
-        """Lower one-sided 95 % bound of the ratio; None with fewer than two rounds.
-
-        Source: paired t on the mean log ratio, NIST/SEMATECH e-Handbook 1.3.5.3 with 7.1.3.1 (one-sided).
-        """
-        return self._bound(-1.0)
-
-    @property
-    def high(self) -> float | None:
-        """Upper one-sided 95 % bound of the ratio; None with fewer than two rounds."""
-        return self._bound(1.0)
-
-    @property
-    def wins(self) -> bool:
-        """Whether the candidate is proven to be faster by more than the margin."""
-        return self.undecided is None and self.low is not None and self.low > 1.0 + self.margin
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the rounds scattered too much to tell a win from no win."""
-        low, high, line = self.low, self.high, 1.0 + self.margin
-        return low is not None and high is not None and low <= line < high and high / low > line**2
-
-    def _bound(self, sign: float) -> float | None:
-        if self.rounds < 2:
-            return None
-        error = statistics.stdev(self.log_ratios) / math.sqrt(self.rounds)
-        return math.exp(statistics.fmean(self.log_ratios) + sign * student_t_95(self.rounds - 1) * error)
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One setting in the race: its laps so far, and what a lap costs beyond its window."""
-
-    settings: Settings
-    overhead_s: float = 0.0
-    rates: list[float] = field(default_factory=list)
-    disturbed: list[bool] = field(default_factory=list)
-    failed: Outcome | None = None
-    left_out: bool = False
-    others_cores: float | None = None
-
-    @property
-    def racing(self) -> bool:
-        return self.failed is None and not self.left_out
-
-
 def race(
     baseline: Settings,
     candidates: Sequence[Settings],
@@ -141,7 +39,7 @@ def race(
     clock: Callable[[], float] = time.monotonic,
     seed: int = 0,
     min_rounds: int = 5,
-    max_rounds: int = 9,
+    max_rounds: int = 16,
 ) -> list[RaceResult]:
     """Race ``candidates`` against ``baseline`` in interleaved laps.
 
@@ -161,7 +59,7 @@ def race(
         fails or the time cannot hold ``min_rounds``, no candidate wins and ``undecided`` says why.
     """
     laps = _Laps(run=run, clock=clock, budget_s=budget_s, seed=seed)
-    entries = [_Entry(baseline), *(_Entry(candidate) for candidate in candidates)]
+    entries = [Entry(baseline), *(Entry(candidate) for candidate in candidates)]
     rounds, lap_s, undecided = laps.size(entries, min_rounds, max_rounds)
     if undecided is None:
         undecided = laps.run_rounds(entries, rounds, lap_s, min_rounds)
@@ -192,33 +90,36 @@ class _Laps:
     def spent_s(self) -> float:
         return self._clock() - self._began
 
-    def size(self, entries: list[_Entry], min_rounds: int, max_rounds: int) -> tuple[int, float, str | None]:
+    def size(self, entries: list[Entry], min_rounds: int, max_rounds: int) -> tuple[int, float, str | None]:
         """Rounds and lap length, or why there is no race.
 
-        The first untimed lap builds and warms up. Where paying its price on every lap would leave too
-        little, a second one shows what a lap costs once the objects are there.
+        The first untimed lap builds and warms up. Where it is not known that the objects stay, and paying its price
+        on every lap would leave too little, a second one shows what a lap costs once they are there.
         """
-        for shortest_s in (_TARGET_LAP_S, _SHORTEST_LAP_S):
+        for shortest_s in (TARGET_LAP_S, SHORTEST_LAP_S):
             if (late := self._warm_up_all(entries)) is not None:
                 return 0, 0.0, late
             if (undecided := _over(entries)) is not None:
                 return 0, 0.0, undecided
             racing = [entry for entry in entries if entry.racing]
             left_s = (self._budget_s - self.spent_s) * _PLANNED_SHARE
-            rounds, lap_s = _size(left_s, racing, min_rounds, max_rounds)
-            while lap_s < _SHORTEST_LAP_S and len(racing) > 2:  # better one decision than none
+            rounds, lap_s = rounds_and_lap_s(left_s, racing, min_rounds, max_rounds)
+            while lap_s < SHORTEST_LAP_S and len(racing) > 2:  # better one decision than none
                 racing.pop().left_out = True
-                rounds, lap_s = _size(left_s, racing, min_rounds, max_rounds)
-            cheap = all(entry.overhead_s < _SHORTEST_LAP_S / 2 for entry in racing)
-            if lap_s >= (_SHORTEST_LAP_S if cheap else shortest_s):
-                return rounds, min(lap_s, _LONGEST_LAP_S), None
-            if left_s <= 0:
+                rounds, lap_s = rounds_and_lap_s(left_s, racing, min_rounds, max_rounds)
+            known = all(entry.resident or entry.overhead_s < SHORTEST_LAP_S / 2 for entry in racing)
+            if lap_s >= (SHORTEST_LAP_S if known else shortest_s):
+                return rounds, lap_s, None
+            # What is planned for is more than laps usually take: better a race that just fits than none.
+            if known and rounds_and_lap_s(left_s / _PLANNED_SHARE, racing, min_rounds, min_rounds)[1] >= SHORTEST_LAP_S:
+                return min_rounds, SHORTEST_LAP_S, None
+            if left_s <= 0 or known:
                 break
-        needed = self.spent_s + min_rounds * sum(e.overhead_s + _SHORTEST_LAP_S for e in racing) / _PLANNED_SHARE
+        needed = self.spent_s + min_rounds * sum(e.lap_cost_s(SHORTEST_LAP_S) for e in racing)
         why = f"{min_rounds} rounds need {math.ceil(needed)} s and there were {self._budget_s:.0f} s"
         return 0, 0.0, f"Not raced, since {why}."
 
-    def run_rounds(self, entries: list[_Entry], rounds: int, lap_s: float, min_rounds: int) -> str | None:
+    def run_rounds(self, entries: list[Entry], rounds: int, lap_s: float, min_rounds: int) -> str | None:
         """Run the timed rounds; why there is no decision, or None.
 
         A round that other processes disturbed is run again while there is time, whatever its ratio was.
@@ -235,7 +136,7 @@ class _Laps:
             number += 1
         return None
 
-    def _warm_up_all(self, entries: list[_Entry]) -> str | None:
+    def _warm_up_all(self, entries: list[Entry]) -> str | None:
         """Why that was given up: the time was over, or there is nothing to compare with."""
         waiting = [entry for entry in entries if entry.racing]
         for number, entry in enumerate(waiting, start=1):
@@ -248,14 +149,18 @@ class _Laps:
                 return _over(entries)
         return None
 
-    def _warm_up(self, entry: _Entry, left_s: float) -> None:
+    def _warm_up(self, entry: Entry, left_s: float) -> None:
         began = self._clock()
-        self._lap(entry, _SHORTEST_LAP_S, deadline_s=left_s)
-        entry.overhead_s = max(0.0, self._clock() - began - _SHORTEST_LAP_S)
+        measured = self._lap(entry, SHORTEST_LAP_S, deadline_s=left_s)
+        if measured is not None:
+            entry.warmed_up(measured, self._clock() - began, SHORTEST_LAP_S)
 
-    def _timed_lap(self, entry: _Entry, lap_s: float) -> None:
+    def _timed_lap(self, entry: Entry, lap_s: float) -> None:
         left_s = self._budget_s * _OVERRUN - self.spent_s
-        measured = self._lap(entry, lap_s, deadline_s=min(left_s, _DEADLINE_LAPS * (lap_s + entry.overhead_s)))
+        measured = self._lap(
+            entry, lap_s, deadline_s=min(left_s, _DEADLINE_LAPS * (entry.lap_cost_s(lap_s) + entry.once_s))
+        )
+        entry.once_s = 0.0
         if measured is None:
             return
         entry.rates.append(measured.samples_per_s)
@@ -263,7 +168,7 @@ class _Laps:
         if measured.others_cores is not None:
             entry.others_cores = max(measured.others_cores, entry.others_cores or 0.0)
 
-    def _lap(self, entry: _Entry, lap_s: float, *, deadline_s: float) -> Measured | None:
+    def _lap(self, entry: Entry, lap_s: float, *, deadline_s: float) -> Measured | None:
         deadline_s = max(_SHORTEST_DEADLINE_S, deadline_s)
         probe = Probe(kind="lap", settings=entry.settings, window_s=lap_s, deadline_s=deadline_s, seed=self._seed)
         self._seed += 1
@@ -274,33 +179,17 @@ class _Laps:
         return None
 
 
-def _disturbed_rounds(entries: list[_Entry]) -> int:
+def _disturbed_rounds(entries: list[Entry]) -> int:
     racing = [entry.disturbed for entry in entries if entry.racing]
     return sum(any(laps) for laps in zip(*racing, strict=False))
 
 
-def _over(entries: list[_Entry]) -> str | None:
+def _over(entries: list[Entry]) -> str | None:
     if entries[0].failed is not None:
         return f"The baseline failed ({entries[0].failed.fate}): nothing can be compared with it."
     if not any(entry.racing for entry in entries[1:]):
         return "No candidate was left to race."
     return None
-
-
-def _size(left_s: float, racing: list[_Entry], min_rounds: int, max_rounds: int) -> tuple[int, float]:
-    """The most rounds whose laps reach the target length; else the fewest, with laps as long as time allows.
-
-    An even number of rounds is preferred: a steady drift then cancels exactly.
-    """
-    overhead_s = sum(entry.overhead_s for entry in racing)
-
-    def lap_s(rounds: int) -> float:
-        return (left_s / rounds - overhead_s) / len(racing)
-
-    for rounds in range(max_rounds, min_rounds - 1, -1):
-        if lap_s(rounds) >= _TARGET_LAP_S and (rounds % 2 == 0 or rounds == min_rounds):
-            return rounds, lap_s(rounds)
-    return min_rounds, lap_s(min_rounds)
 
 
 def _empty(outcome: Measured) -> Rejected:
@@ -309,8 +198,8 @@ def _empty(outcome: Measured) -> Rejected:
 
 
 def _result(
-    baseline: _Entry,
-    entry: _Entry,
+    baseline: Entry,
+    entry: Entry,
     *,
     margin: float,
     lap_s: float | None,
@@ -338,7 +227,7 @@ def _result(
     )
 
 
-def _kept_rounds(baseline: _Entry, entry: _Entry, min_rounds: int) -> list[int]:
+def _kept_rounds(baseline: Entry, entry: Entry, min_rounds: int) -> list[int]:
     """The undisturbed rounds if they suffice, else all: a choice that does not look at the rates."""
     rounds = range(min(len(baseline.rates), len(entry.rates)))
     quiet = [number for number in rounds if not (baseline.disturbed[number] or entry.disturbed[number])]

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from autotune.measurement.intervals import Interval, mean_interval
 from autotune.settings import Settings
-from autotune.student_t import Interval, mean_interval, student_t_95
 
 __all__ = [
+    "COMPARED_ROWS",
     "Chunk",
     "Crashed",
     "DataCosts",
-    "Interval",
     "Measured",
     "OutOfMemory",
     "Outcome",
@@ -28,16 +28,18 @@ __all__ = [
     "ProbeKind",
     "Rejected",
     "TimedOut",
-    "mean_interval",
     "outcome_from_json",
-    "student_t_95",
 ]
+
+COMPARED_ROWS = 64
+"""Most rows of a batch on which numbers are compared: a loss is a mean, and more rows only take longer."""
 
 ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics", "lr_range", "noise_scale"]
 """joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
 joint window whose live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch
-and weights; lr_range: losses along a sweep of the learning rate; noise_scale: gradients of single batches and of whole
-accumulation groups, at the weights as they are."""
+and weights; of compiled settings, against the same settings eager, on a batch of their own size; lr_range: losses along
+a sweep of the learning rate; noise_scale: gradients of single batches and of whole accumulation groups, at the weights
+as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Probe:
     """Measured time aimed at, warm-up excluded."""
     deadline_s: float = 60.0
     """Wall time after which the trial is killed, everything included."""
+    give_up_s: float | None = None
+    """joint: end at the next step once the trial took this long, cut unless most of the window was seen by then."""
     cut_below_samples_per_s: float | None = None
     """Stop early once the rate is clearly below this."""
     seed: int = 0
@@ -112,6 +116,8 @@ class Measured:
     kind: ProbeKind
     settings: Settings
     chunks: tuple[Chunk, ...]
+    stock_rows: int = 0
+    """Rows of the chunks that lay ready before the window and were not loaded anew meanwhile: no rate to last."""
     epoch_rows: int | None = None
     """Samples per epoch, None for streams of unknown length."""
     epoch_turn_s: float = 0.0
@@ -129,6 +135,8 @@ class Measured:
     """CPU cores' worth of time used on our cores by other processes; None where it cannot be read."""
     redone: int = 0
     """Windows thrown away because other processes used the CPU."""
+    resident: bool = False
+    """lap only: its live objects stay for its next lap."""
     cut: bool = False
     """Stopped early: clearly below ``Probe.cut_below_samples_per_s``."""
     peak_ram_bytes: int | None = None
@@ -161,9 +169,10 @@ class Measured:
 
     @property
     def window_samples_per_s(self) -> float:
-        """Rows over seconds of the window, epoch ends not priced in."""
+        """Rows over seconds of the window, without those out of the loader's stock; epoch ends not priced in."""
         seconds = math.fsum(chunk.seconds for chunk in self.chunks)
-        return sum(chunk.rows for chunk in self.chunks) / seconds if seconds > 0 else 0.0
+        rows = sum(chunk.rows for chunk in self.chunks) - self.stock_rows
+        return max(0, rows) / seconds if seconds > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Intervals of few measurements: Student's t, without a statistics package."""
+"""Student's t: bounds and intervals of means of few values."""
 
 from __future__ import annotations
 
