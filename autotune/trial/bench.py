@@ -153,7 +153,10 @@ class Bench:
             case "numerics":
                 return self._numerics(probe)
             case "lr_range" | "noise_scale":
-                return self._about_training(probe)
+                self._parts[1].clear()
+                self._phase = "step"
+                run = run_lr_range if probe.kind == "lr_range" else run_noise_scale
+                return run(self._parts[0], probe, clock=self._clock)
 
     def _joint(self, probe: Probe) -> Measured:
         self._parts[1].clear()
@@ -242,12 +245,6 @@ class Bench:
         # Detectors, among others, have no loss in eval mode.
         self._steadied = without_dropout
         return self._losses(settings, batches, steps, until)
-
-    def _about_training(self, probe: Probe) -> Measured:
-        self._parts[1].clear()
-        self._phase = "step"
-        run = run_lr_range if probe.kind == "lr_range" else run_noise_scale
-        return run(self._parts[0], probe, clock=self._clock)
 
     def _losses(self, settings: Settings, batches: list[Any], steps: int, until: float) -> NumericsResult:
         self._phase = "numerics"
