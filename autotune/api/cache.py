@@ -108,7 +108,8 @@ class Cache:
 
     def _rules(self) -> dict[str, Any]:
         call, candidates = self.call, self.candidates
-        names = ("effective_batch_size", "max_batch_size", "max_effective_batch_size", "lr_scaling", "isolate")
+        scaling = ("lr_scaling", "weight_decay_scaling")
+        names = ("effective_batch_size", "max_batch_size", "max_effective_batch_size", *scaling, "isolate")
         return {
             "baseline": candidates.baseline.to_json(),
             "base_batch_size": candidates.base_batch_size,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from autotune.api.story import tune
 from autotune.config import TunedConfig
 from autotune.hardware import Hardware
-from autotune.learning_rate import LrScaling
+from autotune.learning_rate import LrScaling, WeightDecayScaling
 from autotune.report.narrator import ProgressOption
 from autotune.space import Space
 from autotune.task import Task
@@ -26,10 +26,11 @@ def autotune(
     base_batch_size: int | None = None,
     effective_batch_size: int | Literal["keep"] | None = None,
     max_batch_size: int | None = None,
-    max_effective_batch_size: int | None = None,
+    max_effective_batch_size: int | Literal["noise-scale"] | None = None,
     memory_margin: float = 0.05,
     max_grad_norm: float | None = None,
     lr_scaling: LrScaling | None = "linear",
+    weight_decay_scaling: WeightDecayScaling | None = None,
     collate_fn: Callable[..., Any] | None = None,
     sampler: Any = None,
     shuffle: bool | None = None,
@@ -61,9 +62,13 @@ def autotune(
             up to ``max_effective_batch_size``.
         max_batch_size: Cap on the micro-batch.
         max_effective_batch_size: Cap on the effective batch; None: 8 times the base, or len(dataset) // 20 if less.
+            "noise-scale": that, or the gradient noise scale at the weights given, if less; a tenth of the time budget
+            goes into measuring it.
         memory_margin: Share of the memory to leave free, 0 to below 1.
         max_grad_norm: Clip gradients to this norm.
         lr_scaling: "linear", "sqrt", "auto" or None: how the learning rate follows the effective batch.
+        weight_decay_scaling: None: weight decay stays as it is. "timescale": it follows the batch so that its pull per
+            epoch stays what it was; under the linear rule that changes nothing below the cap.
         collate_fn: For a dataset; as in DataLoader.
         sampler: For a dataset; as in DataLoader.
         shuffle: For a dataset; None: True for map-style data without a sampler.
@@ -113,6 +118,7 @@ def autotune(
         max_effective_batch_size=max_effective_batch_size,
         memory_margin=memory_margin,
         lr_scaling=lr_scaling,
+        weight_decay_scaling=weight_decay_scaling,
         space=space,
         time_budget_s=time_budget_s,
         storage=storage,

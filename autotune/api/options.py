@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from autotune.errors import SettingsError
 from autotune.hardware import Hardware
-from autotune.learning_rate import LrScaling
+from autotune.learning_rate import LrScaling, WeightDecayScaling
 from autotune.report.narrator import ProgressOption
 from autotune.settings import Settings
 from autotune.space import BatchRules, Space
@@ -23,9 +23,10 @@ class Options:
 
     effective_batch_size: int | Literal["keep"] | None = None
     max_batch_size: int | None = None
-    max_effective_batch_size: int | None = None
+    max_effective_batch_size: int | Literal["noise-scale"] | None = None
     memory_margin: float = 0.05
     lr_scaling: LrScaling | None = "linear"
+    weight_decay_scaling: WeightDecayScaling | None = None
     space: Space | None = None
     time_budget_s: float = 120.0
     storage: Any = None
@@ -52,6 +53,15 @@ class Options:
             raise SettingsError(
                 f"lr_scaling={self.lr_scaling!r} is not possible.", 'Use "linear", "sqrt", "auto" or None.'
             )
+        if self.weight_decay_scaling not in ("timescale", None):
+            raise SettingsError(
+                f"weight_decay_scaling={self.weight_decay_scaling!r} is not possible.", 'Use "timescale" or None.'
+            )
+        if self.bounded_by_noise and self.effective_batch_size is not None:
+            raise SettingsError(
+                f"effective_batch_size={self.effective_batch_size!r} leaves the noise scale nothing to bound.",
+                'Leave one of the two out: effective_batch_size, or max_effective_batch_size="noise-scale".',
+            )
         if isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**32:
             raise SettingsError(f"seed={self.seed!r} is not possible.", "Give an int from 0 to 2**32 - 1.")
         object.__setattr__(self, "seed", int(self.seed))
@@ -67,13 +77,19 @@ class Options:
         if not (self.progress is None or self.progress is False or callable(self.progress)):
             raise SettingsError(f"progress={self.progress!r} is not possible.", "Use None, False or a callable.")
 
+    @property
+    def bounded_by_noise(self) -> bool:
+        """Whether the noise scale bounds the effective batch."""
+        return self.max_effective_batch_size == "noise-scale"
+
     def batch_rules(self, task: Task) -> BatchRules:
         """The caller's bounds on batch sizes."""
+        most = self.max_effective_batch_size
         return BatchRules(
             base_batch_size=task.base_batch_size,
             effective_batch_size=self.effective_batch_size,
             max_batch_size=self.max_batch_size,
-            max_effective_batch_size=self.max_effective_batch_size,
+            max_effective_batch_size=None if most == "noise-scale" else most,
             earlier_batch_size=self.earlier.batch_size if self.earlier is not None else None,
         )
 

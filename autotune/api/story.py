@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.api.cache import Cache, is_settled
 from autotune.api.environment import mode
+from autotune.api.noise import NoiseBound, bounded_by_noise
 from autotune.api.options import Options
 from autotune.api.run import Run
 from autotune.config import TunedConfig
@@ -60,8 +61,10 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         if (stored := cache.answer(answer)) is not None:
             return stored
         pace = GPU if hardware.accelerator else CPU
+        start_s = time.perf_counter() - started_s
+        noise = bounded_by_noise(call, candidates, answer)
         search = Plan(
-            candidates=candidates,
+            candidates=noise.candidates,
             hardware=hardware,
             pace=pace,
             study=study,
@@ -74,10 +77,10 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             memory_margin=call.memory_margin,
             seed=call.seed,
         )
+        search.ask.start_s = start_s
         run = Run(plan=search, run=answer, sandbox=sandbox, study=study, narrator=narrator, pace=pace)
-        start_s = time.perf_counter() - started_s
         run.go()
-        return _kept(cache, _conclude(task, call, hardware, run, start_s), run)
+        return _kept(cache, _conclude(task, call, hardware, run, start_s, noise), run)
 
 
 def _kept(cache: Cache, tuned: TunedConfig, run: Run) -> TunedConfig:
@@ -103,7 +106,9 @@ def opened(task: Task, hardware: Hardware, limits: Limits, call: Options, narrat
     return Sandbox(task, hardware, limits, start_deadline_s=max(_LEAST_START_S, call.time_budget_s))
 
 
-def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: float) -> TunedConfig:
+def _conclude(
+    task: Task, call: Options, hardware: Hardware, run: Run, start_s: float, noise: NoiseBound
+) -> TunedConfig:
     candidates = run.plan.candidates
     verdict = judge(
         candidates.baseline,
@@ -113,6 +118,7 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: 
         dropped=candidates.dropped,
         warnings=(
             *_assumptions(candidates),
+            *noise.said,
             *run.sandbox.warnings,
             *run.study.warnings,
             *run.narrator.warnings,
@@ -125,10 +131,19 @@ def _conclude(task: Task, call: Options, hardware: Hardware, run: Run, start_s: 
             start_s=start_s,
             search_s=run.spent_s.get("search", 0.0),
             race_s=run.spent_s.get("race", 0.0),
-        ),
+        )
+        | ({"noise scale": noise.spent_s} if noise.spent_s else {}),
         interrupted=run.interrupted,
     )
-    return assemble(verdict, candidates, task=task, hardware=hardware, lr_scaling=call.lr_scaling)
+    return assemble(
+        verdict,
+        candidates,
+        task=task,
+        hardware=hardware,
+        lr_scaling=call.lr_scaling,
+        weight_decay_scaling=call.weight_decay_scaling,
+        noise_scale=noise.noise_scale,
+    )
 
 
 def _assumptions(candidates: Candidates) -> list[str]:

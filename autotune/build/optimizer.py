@@ -14,7 +14,7 @@ from autotune.settings import OptimizerImplementation, Settings
 from autotune.task import OptimizerSpec
 from autotune.task.optimizer_spec import constructor_parameters
 
-__all__ = ["apply_to", "build_optimizer", "implementation_of"]
+__all__ = ["apply_to", "build_optimizer", "implementation_of", "refuse_foreign"]
 
 # foreach=True beside fused=True is refused, and None beside None means torch's own choice: so both are always given.
 _FLAGS: Mapping[OptimizerImplementation, Mapping[str, bool]] = {
@@ -30,7 +30,14 @@ _SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "eta_min", "_last_lr")
 """Learning rates that schedulers of torch hold themselves: all, CyclicLR, ReduceLROnPlateau, CosineAnnealing*, all."""
 
 
-def build_optimizer(spec: OptimizerSpec, model: nn.Module, settings: Settings, *, lr_factor: float = 1.0) -> Optimizer:
+def build_optimizer(
+    spec: OptimizerSpec,
+    model: nn.Module,
+    settings: Settings,
+    *,
+    lr_factor: float = 1.0,
+    weight_decay_factor: float = 1.0,
+) -> Optimizer:
     """A fresh optimizer over ``model``'s parameters, as the user's would be.
 
     It goes through the class's constructor (switching ``fused`` on a live optimizer leaves its state wrong), with
@@ -43,6 +50,7 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, settings: Settings, *
         settings: ``optimizer_implementation`` is used; None: as the user constructed it. An optimizer from a factory
             is built a second time through its class where it has another implementation.
         lr_factor: Multiplies the learning rate of every group.
+        weight_decay_factor: Multiplies the weight decay of every group that has one.
 
     Returns:
         The optimizer, without state.
@@ -55,20 +63,22 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module, settings: Settings, *
     if spec.factory is not None:
         optimizer = spec.call_factory(model)
         if wanted is None or implementation_of(optimizer) == wanted:
-            apply_to(optimizer, None, lr_factor)
+            apply_to(optimizer, None, lr_factor, weight_decay_factor)
             return optimizer
         spec = OptimizerSpec.of(optimizer, model)
     if spec.cls is None:
         raise TaskError("The optimizer's class is not known.", "Pass an optimizer, or a callable that makes one.")
     flags = _flags(spec.cls, wanted)
-    groups = [_group(group, flags, lr_factor) for group in spec.param_groups(model)]
+    groups = [_group(group, flags, lr_factor, weight_decay_factor) for group in spec.param_groups(model)]
     arguments = {**spec.constructor_kwargs(), **flags}
     if "lr" in arguments:
         arguments["lr"] = _scaled(arguments["lr"], lr_factor)
+    if "weight_decay" in arguments:
+        arguments["weight_decay"] = _scaled(arguments["weight_decay"], weight_decay_factor)
     return _construct(spec.cls, groups, arguments, wanted)
 
 
-def apply_to(optimizer: Optimizer, scheduler: Any, lr_factor: float) -> None:
+def apply_to(optimizer: Optimizer, scheduler: Any, lr_factor: float, weight_decay_factor: float = 1.0) -> None:
     """Multiply the learning rates of a live optimizer, and of its schedule, in place. Call it once.
 
     Args:
@@ -76,18 +86,34 @@ def apply_to(optimizer: Optimizer, scheduler: Any, lr_factor: float) -> None:
         scheduler: Its ``base_lrs`` and other rates, also of the schedulers inside a ``SequentialLR`` or
             ``ChainedScheduler``, so that the whole schedule is multiplied; None: none.
         lr_factor: The factor.
+        weight_decay_factor: That of every group's weight decay.
 
     Raises:
         TaskError: The scheduler belongs to another optimizer.
     """
-    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        raise TaskError("The scheduler belongs to another optimizer.", "Build it with the optimizer given here.")
+    refuse_foreign(scheduler, optimizer)
     for group in optimizer.param_groups:
         for key in _RATE_KEYS:
             if key in group:
                 group[key] = _scaled(group[key], lr_factor)
+        if group.get("weight_decay"):
+            group["weight_decay"] = _scaled(group["weight_decay"], weight_decay_factor)
     if scheduler is not None:
         _scale_schedule(scheduler, lr_factor)
+
+
+def refuse_foreign(scheduler: Any, optimizer: Optimizer) -> None:
+    """Refuse a scheduler that is over another optimizer.
+
+    Args:
+        scheduler: What the caller gave as a scheduler; None is fine.
+        optimizer: What it should be over.
+
+    Raises:
+        TaskError: It is over another one.
+    """
+    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise TaskError("The scheduler belongs to another optimizer.", "Build it with the optimizer given here.")
 
 
 def implementation_of(optimizer: Optimizer) -> OptimizerImplementation | None:
@@ -117,11 +143,14 @@ def _flags(cls: type[Optimizer], wanted: OptimizerImplementation | None) -> dict
     return {name: value for name, value in _FLAGS[wanted].items() if name in names}
 
 
-def _group(group: Mapping[str, Any], flags: Mapping[str, bool], lr_factor: float) -> dict[str, Any]:
+def _group(
+    group: Mapping[str, Any], flags: Mapping[str, bool], lr_factor: float, decay_factor: float
+) -> dict[str, Any]:
     rates = {key: group[key] for key in _RATE_KEYS if key in group}
     if "initial_lr" in rates:
         rates["lr"] = rates["initial_lr"]
-    return {**group, **{key: _scaled(rate, lr_factor) for key, rate in rates.items()}, **flags}
+    decay = {key: _scaled(group[key], decay_factor) for key in ("weight_decay",) if group.get(key)}
+    return {**group, **{key: _scaled(rate, lr_factor) for key, rate in rates.items()}, **decay, **flags}
 
 
 def _construct(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from autotune.build.accumulation import AccumulationGroup, rescale_gradients, zero_if_none
 from autotune.build.output import detached
@@ -44,7 +45,8 @@ class TrainStep:
         settings: gradient_accumulation_steps, precision, channels_last, pin_memory, compile_mode and batch_size.
         device: Where the model is.
         reduction: "mean": micro-losses are means and are weighted. "sum": they are sums and add up as they are.
-        scheduler: Stepped once per optimizer step, not where a GradScaler skipped it; None: none.
+        scheduler: Stepped once per optimizer step, not where a GradScaler skipped it (so no ReduceLROnPlateau); None:
+            none.
         max_grad_norm: Clip the group's gradient to this norm; None: no clipping.
         warmup_steps: Optimizer steps over which the learning rate grows linearly from its value before scaling
             (1 / lr_factor of the current one) to the current one; 0: none. Composes with any scheduler.
@@ -117,6 +119,11 @@ class TrainStep:
     def optimizer_steps(self) -> int:
         """Optimizer steps taken so far."""
         return self._optimizer_steps
+
+    @property
+    def sums(self) -> bool:
+        """Whether losses are sums over the rows of a batch, not means."""
+        return self._reduction == "sum"
 
     def __call__(self, batch: Any) -> Tensor:
         """Train on one micro-batch.
@@ -283,6 +290,11 @@ class TrainStep:
 
 def _check(optimizer: Optimizer, scheduler: Any) -> None:
     refuse_closure(optimizer)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise TaskError(
+            "ReduceLROnPlateau moves once per epoch, by a figure of yours, not with each optimizer step.",
+            "Leave it out here and call scheduler.step(figure) after each epoch.",
+        )
     if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise TaskError("The scheduler belongs to another optimizer.", "Build it with the optimizer given here.")
 

@@ -51,7 +51,7 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"torch-autotune {version}", help="print the version and leave"
     )
-    names = "demo|tune|show|export|check|retune|rollback"
+    names = "demo|tune|show|export|check|retune|rollback|lr"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     _add_demo(commands)
     _add_tune(commands)
@@ -60,6 +60,7 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     _add_check(commands)
     _add_retune(commands)
     _add_rollback(commands)
+    _add_lr(commands)
     return parser
 
 
@@ -96,12 +97,23 @@ def _add_tune(commands: Any) -> None:
         "--effective-batch-size", type=_count_or_keep, metavar="N|keep", help="lock the samples per optimizer step"
     )
     batch.add_argument("--max-batch-size", type=_count, metavar="N", help="most samples per micro-batch")
-    batch.add_argument("--max-effective-batch-size", type=_count, metavar="N", help="most samples per optimizer step")
+    batch.add_argument(
+        "--max-effective-batch-size",
+        type=_count_or_noise,
+        metavar="N|noise-scale",
+        help="most samples per optimizer step, or what the gradient noise scale says",
+    )
     batch.add_argument(
         "--memory-margin", type=_share, default=0.05, metavar="X", help="memory left free, 0 to 1 (0.05)"
     )
     batch.add_argument(
         "--lr-scaling", choices=["linear", "sqrt", "auto", "none"], default="linear", help="learning rate rule (linear)"
+    )
+    batch.add_argument(
+        "--weight-decay-scaling",
+        choices=["none", "timescale"],
+        default="none",
+        help="whether weight decay follows the batch (none)",
     )
     study = tune.add_argument_group("study")
     study.add_argument("--storage", metavar="URL", help="Optuna storage, for instance sqlite:///study.db (in memory)")
@@ -148,6 +160,23 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", metavar="NAME", help="only this task of the file")
 
 
+def _add_lr(commands: Any) -> None:
+    lr = _command(commands, "lr", "learning-rate range test: at which rate does the loss fall fastest?")
+    lr.add_argument("task", metavar="FILE:FUNC", help=_TASK_HELP)
+    lr.add_argument(
+        "--config", metavar="FILE", help="test with the settings of this tuned configuration (the baseline)"
+    )
+    lr.add_argument("--plot", metavar="FILE", help="write a picture of the sweeps (needs matplotlib)")
+    lr.add_argument("--low", type=_rate, default=1e-7, metavar="LR", help="lowest learning rate (1e-7)")
+    lr.add_argument("--high", type=_rate, default=10.0, metavar="LR", help="highest learning rate (10)")
+    lr.add_argument(
+        "--steps", type=_count, default=100, metavar="N", help="learning rates of a sweep, 30 or more (100)"
+    )
+    lr.add_argument("--seeds", type=_count, default=3, metavar="N", help="sweeps (3)")
+    lr.add_argument("--time-budget", type=_seconds, default=120.0, metavar="S", help="seconds for all sweeps (120)")
+    lr.add_argument("--no-isolate", action="store_true", help="sweep in this process, not in a child that may fail")
+
+
 def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -163,6 +192,14 @@ def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
 
 def _seconds(text: str) -> float:
     return _number(text, lambda value: value > 0, "a number of seconds above 0, for instance 120")
+
+
+def _rate(text: str) -> float:
+    return _number(text, lambda value: value > 0, "a learning rate above 0, for instance 1e-4")
+
+
+def _count_or_noise(text: str) -> int | str:
+    return text if text == "noise-scale" else _count(text)
 
 
 def _share(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The commands: ``demo``, ``tune`` and ``show`` with their arguments; ``export`` and ``living`` have the others."""
+"""The commands ``demo``, ``tune``, ``show`` and ``lr``, with their arguments; ``export`` and ``living`` have others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from autotune.cli.export import export_config
 from autotune.cli.output import Output
 from autotune.cli.ownership import check_ownership
 from autotune.cli.task_file import load_task
-from autotune.errors import AutotuneError, SettingsError
+from autotune.errors import AutotuneError, MissingPackageError, SettingsError
 
 if TYPE_CHECKING:
     from autotune.config import TunedConfig
@@ -112,6 +113,7 @@ def _tune_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_effective_batch_size": args.max_effective_batch_size,
         "memory_margin": args.memory_margin,
         "lr_scaling": None if args.lr_scaling == "none" else args.lr_scaling,
+        "weight_decay_scaling": None if args.weight_decay_scaling == "none" else args.weight_decay_scaling,
         "storage": args.storage,
         "study_name": args.study_name,
         "seed": args.seed,
@@ -134,10 +136,33 @@ def _show(args: argparse.Namespace, output: Output) -> int:
     return 0
 
 
+def _lr(args: argparse.Namespace, output: Output) -> int:
+    plot = None if args.plot is None else _writable(args.plot, "--plot")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise MissingPackageError("--plot needs matplotlib.", "Run: pip install 'torch-autotune[plot]'.")
+    task = load_task(args.task)
+    from autotune.config import TunedConfig
+    from autotune.config.measuring import find_lr
+
+    output.say(f"Sweeping {args.seeds} times from {args.low:g} to {args.high:g}; nothing of yours is changed.")
+    sweep = {name: getattr(args, name) for name in ("low", "high", "steps", "seeds")}
+    sweep |= {"time_budget_s": args.time_budget, "isolate": not args.no_isolate}
+    if args.config is None:
+        found = find_lr(task, None, **sweep)
+    else:
+        found = TunedConfig.load(args.config, task=task).find_lr(**sweep)
+    if plot is not None:
+        found.plot(plot)
+        output.say(f"Wrote {args.plot}.")
+    output.result(str(found), found.to_json())
+    return 0
+
+
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {
     "demo": _demo,
     "tune": _tune,
     "show": _show,
+    "lr": _lr,
     "export": export_config,
     "check": living.check,
     "retune": living.retune,
@@ -145,15 +170,17 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output], int]] = {
 }
 
 
-def _writable(out: str) -> Path:
+def _writable(out: str, option: str = "--out") -> Path:
     """``out`` as a path, checked before time is spent on what is to be written there."""
     path = Path(out).absolute()
     if path.is_dir():
-        raise SettingsError(f"--out {out!r} is a folder.", "Name a file in it, for instance tuned.json.")
+        raise SettingsError(f"{option} {out!r} is a folder.", "Name a file in it, for instance tuned.json.")
     if not path.parent.is_dir():
-        raise SettingsError(f"--out {out!r} cannot be written: there is no folder {path.parent}.", "Make it first.")
+        raise SettingsError(f"{option} {out!r} cannot be written: there is no folder {path.parent}.", "Make it first.")
     if not os.access(path.parent, os.W_OK):
-        raise SettingsError(f"--out {out!r} cannot be written: no permission in {path.parent}.", "Name another folder.")
+        raise SettingsError(
+            f"{option} {out!r} cannot be written: no permission in {path.parent}.", "Name another folder."
+        )
     return path
 
 

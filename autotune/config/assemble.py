@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
+from autotune.config.evidence import Evidence
 from autotune.config.tuned_config import TunedConfig
 from autotune.config.verdict import Verdict
 from autotune.hardware import Hardware
-from autotune.learning_rate import LearningRatePlan, LrScaling, scale
+from autotune.learning_rate import (
+    LearningRatePlan,
+    LrScaling,
+    NoiseScale,
+    WeightDecayScaling,
+    optimizer_advice,
+    scale,
+)
 from autotune.settings import Settings
 from autotune.space import Candidates
 from autotune.task import Task
@@ -16,7 +25,14 @@ __all__ = ["assemble"]
 
 
 def assemble(
-    verdict: Verdict, candidates: Candidates, *, task: Task, hardware: Hardware, lr_scaling: LrScaling | None
+    verdict: Verdict,
+    candidates: Candidates,
+    *,
+    task: Task,
+    hardware: Hardware,
+    lr_scaling: LrScaling | None,
+    weight_decay_scaling: WeightDecayScaling | None = None,
+    noise_scale: NoiseScale | None = None,
 ) -> TunedConfig:
     """The tuned config of ``verdict``, its same-batch twin included.
 
@@ -26,6 +42,8 @@ def assemble(
         task: The task, for the builders.
         hardware: Where it was measured.
         lr_scaling: Rule by which learning rates follow the batch.
+        weight_decay_scaling: Rule by which weight decay does; None: it stays.
+        noise_scale: How large a batch still pays; None: not measured.
     """
     config = partial(
         TunedConfig,
@@ -35,20 +53,36 @@ def assemble(
         max_grad_norm=task.max_grad_norm,
         task=task,
     )
+    rate = partial(_learning_rate, lr_scaling, weight_decay_scaling, candidates)
     same_batch = config(
         settings=verdict.same_batch_settings,
-        learning_rate=_learning_rate(lr_scaling, candidates, verdict.same_batch_settings),
-        evidence=verdict.same_batch_evidence,
+        learning_rate=rate(verdict.same_batch_settings),
+        evidence=_with_advice(verdict.same_batch_evidence, verdict.same_batch_settings, candidates, noise_scale),
     )
     return config(
         settings=verdict.settings,
-        learning_rate=_learning_rate(lr_scaling, candidates, verdict.settings),
-        evidence=verdict.evidence,
+        learning_rate=rate(verdict.settings),
+        evidence=_with_advice(verdict.evidence, verdict.settings, candidates, noise_scale),
         same_batch=same_batch,
     )
 
 
-def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Settings) -> LearningRatePlan:
+def _with_advice(
+    evidence: Evidence, settings: Settings, candidates: Candidates, noise_scale: NoiseScale | None
+) -> Evidence:
+    facts = candidates.facts
+    decay = facts.optimizer_kwargs.get("weight_decay")
+    advice = optimizer_advice(
+        facts.optimizer_name,
+        settings.effective_batch_size,
+        weight_decay=decay if isinstance(decay, (int, float)) else None,
+    )
+    return dataclasses.replace(evidence, warnings=(*evidence.warnings, *advice), noise_scale=noise_scale)
+
+
+def _learning_rate(
+    rule: LrScaling | None, weight_decay: WeightDecayScaling | None, candidates: Candidates, settings: Settings
+) -> LearningRatePlan:
     if settings == candidates.baseline and settings.effective_batch_size == candidates.facts.loader["batch_size"]:
         return _as_it_is(candidates)
     effective, samples = settings.effective_batch_size, candidates.facts.samples
@@ -59,6 +93,7 @@ def _learning_rate(rule: LrScaling | None, candidates: Candidates, settings: Set
         optimizer_name=candidates.facts.optimizer_name,
         steps_per_epoch=-(-samples // effective) if samples and effective else None,
         reduction=candidates.facts.reduction,
+        weight_decay=weight_decay,
     )
 
 

@@ -105,9 +105,22 @@ def _learning_rate(config: TunedConfig) -> list[str]:
     if plan.warmup_steps:
         lines.append(
             f"Warm-up: the learning rate rises from the old value to the new one over the first {plan.warmup_steps} "
-            f"optimizer steps{_in_epochs(config, plan.warmup_steps)}; TrainStep does it, under any scheduler."
+            f"optimizer steps{_in_epochs(config, plan.warmup_steps)}; TrainStep does it, under any scheduler but "
+            "one that starts below its highest rate itself."
         )
-    return lines + list(plan.notes)
+    return [*lines, *plan.notes, *_schedule(config)]
+
+
+def _schedule(config: TunedConfig) -> list[str]:
+    schedule = config.schedule
+    if schedule is None:
+        return []
+    name, steps = schedule.name.rpartition(".")[2], schedule.epochs * schedule.updates_per_epoch
+    stepped = "after each optimizer step" if schedule.interval == "step" else "by you, after each epoch"
+    return [
+        f"Schedule: {name} over {schedule.epochs} epochs of {schedule.updates_per_epoch:,} optimizer steps ({steps:,} "
+        f"in all), stepped {stepped}: tuned.scheduler(optimizer)."
+    ]
 
 
 def _in_epochs(config: TunedConfig, steps: int) -> str:

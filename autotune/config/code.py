@@ -36,7 +36,8 @@ def training_code(document: Mapping[str, Any], saved: SavedTask, batch_signature
     batch = _Batch(document, saved, batch_signature)
     before = [_switches(document), _loader(document, saved), _model(document, batch)]
     before += [_recomputed(document), _compiled(document)]
-    before += [_optimizer(document), "; ".join(filter(None, (_scaler(document), _warmup(document))))]
+    before += [_optimizer(document), _scheduler(document)]
+    before += ["; ".join(filter(None, (_scaler(document), _warmup(document))))]
     return "\n".join([_imports(document, saved, batch), *filter(None, before), *_loop(document, batch)])
 
 
@@ -185,9 +186,30 @@ def _scaler(document: Mapping[str, Any]) -> str:
 
 def _warmup(document: Mapping[str, Any]) -> str:
     steps, factor = document["optimizer"]["warmup_steps"], document["learning_rate"]["factor"]
-    if not steps:
+    if not _has_warmup(document):
         return ""
     return f"warmup = torch.optim.lr_scheduler.LinearLR(optimizer, {1 / factor!r}, total_iters={steps})"
+
+
+def _has_warmup(document: Mapping[str, Any]) -> bool:
+    """A schedule that starts low is warm-up enough."""
+    schedule = document["scheduler"]
+    starts_low = schedule is not None and (schedule["kind"] in ("onecycle", "cyclic") or bool(schedule["schedulers"]))
+    return bool(document["optimizer"]["warmup_steps"]) and not starts_low
+
+
+def _scheduler(document: Mapping[str, Any]) -> str:
+    schedule = document["scheduler"]
+    if schedule is None:
+        return ""
+    parts = [_call(part["name"], ["optimizer"], part["kwargs"]) for part in schedule["schedulers"]]
+    given = ["optimizer", f"[{', '.join(parts)}]"] if parts else ["optimizer"]
+    by_hand = "" if schedule["interval"] == "step" else "  # scheduler.step(figure) after each epoch"
+    return f"scheduler = {_call(schedule['name'], given, schedule['kwargs'])}{by_hand}"
+
+
+def _call(name: str, given: list[str], kwargs: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join([*given, *(f'{key}={value!r}' for key, value in kwargs.items())])})"
 
 
 def _loop(document: Mapping[str, Any], batch: _Batch) -> list[str]:
@@ -215,6 +237,8 @@ def _update(document: Mapping[str, Any]) -> list[str]:
         clip.append(f"torch.nn.utils.clip_grad_norm_(model.parameters(), {norm!r})")
     step = ["scaler.step(optimizer)", "scaler.update()"] if scaled else ["optimizer.step()"]
     step.append("optimizer.zero_grad(set_to_none=True)")
-    if document["optimizer"]["warmup_steps"]:
+    if _has_warmup(document):
         step.append("warmup.step()")
+    if document["scheduler"] is not None and document["scheduler"]["interval"] == "step":
+        step.append("scheduler.step()")
     return [line for line in ("; ".join(clip), "; ".join(step)) if line]

@@ -10,7 +10,7 @@ from autotune.config.file import SCHEMA_VERSION, check_document
 from autotune.config.saved_task import SavedTask
 from autotune.config.sections import learning_rate_section, portable_sections
 from autotune.errors import AutotuneError, ConfigError
-from autotune.learning_rate import LearningRatePlan
+from autotune.learning_rate import LearningRatePlan, Schedule
 from autotune.settings import Settings
 from autotune.task import Facts
 
@@ -32,6 +32,7 @@ _OF_SETTINGS = (
     "compile",
     "torch",
     "optimizer",
+    "scheduler",
     "evidence",
     "settings",
     "learning_rate",
@@ -69,14 +70,14 @@ def config_document(config: TunedConfig) -> dict[str, Any]:
         "max_grad_norm": config.max_grad_norm,
         **{name: sections[name] for name in ("autocast", "grad_scaler", "memory_format", "compile", "torch")},
         "optimizer": sections["optimizer"],
-        "scheduler": None,
+        "scheduler": None if config.schedule is None else config.schedule.to_json(),
         "not_portable": [*saved.not_portable, *_settings_not_portable(config.settings, same.settings)],
         "evidence": config.evidence.to_json(),
         "settings": config.settings.to_json(),
         "baseline": config.baseline.to_json(),
         "learning_rate": learning_rate_section(config.learning_rate),
         "facts": config.facts.to_json(),
-        "same_batch": {name: same_document[name] for name in _OF_SETTINGS} if same_document else None,
+        "same_batch": _of_settings(same_document) if same_document else None,
     }
 
 
@@ -94,6 +95,11 @@ def config_fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     fields = _fields(document, where)
     same = document["same_batch"]
     return {**fields, "same_batch": None if same is None else _fields({**document, **same}, f"{where} (same_batch)")}
+
+
+def _of_settings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What is its own; a schedule only where there is one, as files from before there were any have it."""
+    return {name: document[name] for name in _OF_SETTINGS if name != "scheduler" or document[name] is not None}
 
 
 def _hardware(config: TunedConfig) -> dict[str, Any]:
@@ -117,6 +123,7 @@ def _fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
             "evidence": Evidence.from_json(document["evidence"]),
             "max_grad_norm": document["max_grad_norm"],
             "stored": _saved_task(document),
+            "schedule": None if document["scheduler"] is None else Schedule.from_json(document["scheduler"]),
         }
         _check_agreement(document, fields)
     except (AutotuneError, TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:

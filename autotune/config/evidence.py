@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.learning_rate import NoiseScale
+
 __all__ = ["Evidence", "Speedup"]
 
 
@@ -82,6 +84,8 @@ class Evidence:
     """Share of padding, 0 to 1, in the baseline's batches drawn at random; None where nothing is padded."""
     samples_seen: int | None = None
     """Samples that were read for their lengths; None where all are alike."""
+    noise_scale: NoiseScale | None = None
+    """How large a batch still pays, at the weights as they were; None: not measured."""
     dropped_knobs: Mapping[str, str] = field(default_factory=dict)
     """Knobs that were not varied here, each with its reason."""
     warnings: tuple[str, ...] = ()
@@ -114,6 +118,7 @@ class Evidence:
             "tokens_per_sample": _finite(self.tokens_per_sample),
             "padding_share": _finite(self.padding_share),
             "samples_seen": None if self.samples_seen is None else int(self.samples_seen),
+            **({} if self.noise_scale is None else {"noise_scale": self.noise_scale.to_json()}),
             "kept_baseline": bool(self.kept_baseline),
             "reason": self.reason,
             "dropped_knobs": dict(self.dropped_knobs),
@@ -126,12 +131,14 @@ class Evidence:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Evidence:
         """The evidence ``to_json`` wrote."""
+        noise = data.get("noise_scale")
         spent = {name: seconds for name, seconds in data["spent_s"].items() if seconds is not None}
         return cls(
             **{
                 **{name: value for name, value in data.items() if name != "tokens_per_s"},
                 "speedup": Speedup.from_json(data["speedup"]),
                 "speedup_same_batch": Speedup.from_json(data["speedup_same_batch"]),
+                "noise_scale": None if noise is None else NoiseScale.from_json(noise),
                 "warnings": tuple(data["warnings"]),
                 "spent_s": spent,
             }

@@ -58,6 +58,7 @@ def learning_rate_section(plan: LearningRatePlan) -> dict[str, Any]:
         "capped": plan.capped,
         "warmup_steps": plan.warmup_steps,
         "notes": list(plan.notes),
+        **({} if plan.weight_decay_factor == 1 else {"weight_decay_factor": plan.weight_decay_factor}),
     }
 
 
@@ -74,7 +75,9 @@ def base_optimizer_arguments(facts: Facts) -> dict[str, Any]:
     return kwargs
 
 
-def optimizer_arguments(kwargs: Mapping[str, Any], settings: Settings, *, lr_factor: float) -> dict[str, Any]:
+def optimizer_arguments(
+    kwargs: Mapping[str, Any], settings: Settings, *, lr_factor: float, weight_decay_factor: float = 1.0
+) -> dict[str, Any]:
     """Constructor arguments of the optimizer: lr scaled, step implementation set.
 
     ``foreach=False`` alone selects torch's loop: an absent ``fused`` is then taken as off.
@@ -83,8 +86,9 @@ def optimizer_arguments(kwargs: Mapping[str, Any], settings: Settings, *, lr_fac
         kwargs: The class's own arguments before tuning.
         settings: The knobs; only ``optimizer_implementation`` matters.
         lr_factor: Multiplies ``lr``, if there is one.
+        weight_decay_factor: Multiplies ``weight_decay``, if there is one.
     """
-    arguments = _scaled(kwargs, lr_factor)
+    arguments = _scaled(kwargs, lr_factor, weight_decay_factor)
     if settings.optimizer_implementation is None:
         return arguments
     arguments = {name: value for name, value in arguments.items() if name not in ("foreach", "fused")}
@@ -114,8 +118,12 @@ def _optimizer(settings: Settings, baseline: Settings, plan: LearningRatePlan, f
     kwargs = base_optimizer_arguments(facts)
     return {
         "name": facts.optimizer_name,
-        "kwargs": optimizer_arguments(kwargs, settings, lr_factor=plan.factor),
-        "param_groups": [_scaled(group, plan.factor) for group in groups] if len(groups) > 1 else [],
+        "kwargs": optimizer_arguments(
+            kwargs, settings, lr_factor=plan.factor, weight_decay_factor=plan.weight_decay_factor
+        ),
+        "param_groups": [_scaled(group, plan.factor, plan.weight_decay_factor) for group in groups]
+        if len(groups) > 1
+        else [],
         "base_lr": kwargs.get("lr"),
         "base_batch_size": baseline.effective_batch_size,
         "lr_rule": plan.rule,
@@ -130,8 +138,9 @@ def _from_first_rate(group: Mapping[str, Any]) -> dict[str, Any]:
     return options if first is None else options | {"lr": first}
 
 
-def _scaled(options: Mapping[str, Any], factor: float) -> dict[str, Any]:
+def _scaled(options: Mapping[str, Any], factor: float, decay_factor: float) -> dict[str, Any]:
     scaled = dict(options)
-    if isinstance(scaled.get("lr"), (int, float)):
-        scaled["lr"] = scaled["lr"] * factor
+    for name, by in (("lr", factor), ("weight_decay", decay_factor)):
+        if by != 1 and isinstance(scaled.get(name), (int, float)):
+            scaled[name] = scaled[name] * by
     return scaled

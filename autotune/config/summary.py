@@ -62,6 +62,7 @@ def facts_and_numbers(config: TunedConfig) -> list[tuple[str, str]]:
         ("padding", _padding(evidence)),
         ("same batch", _same_batch(config)),
         ("largest batch", None if evidence.largest_batch is None else f"{evidence.largest_batch} samples ran"),
+        ("batch", _batches(config)),
         ("time", _spent(config)),
     ]
     return [(name, text) for name, text in rows if text is not None]
@@ -92,6 +93,17 @@ def _same_batch(config: TunedConfig) -> str | None:
     if config.keep_batch().settings == config.baseline:
         return "nothing proven faster with the batch kept: tuned.keep_batch() gives the baseline"
     return f"{_speedup(speedup)}: tuned.keep_batch()"
+
+
+def _batches(config: TunedConfig) -> str | None:
+    """Where the noise scale was measured: what fits, what is fastest, what still pays."""
+    noise, fastest = config.evidence.noise_scale, config.settings.effective_batch_size
+    if noise is None or fastest is None:
+        return None
+    useful = noise.useful_batch(config.baseline.effective_batch_size or 1)
+    still = f"above {noise.large_batch:,}" if useful is None else f"{useful:,}"
+    fits = "" if config.evidence.largest_batch is None else f"fits {config.evidence.largest_batch:,} or more · "
+    return f"{fits}fastest {fastest:,} · still useful {still}. {str(noise)[:1].upper()}{str(noise)[1:]}"
 
 
 def _upper_bound(evidence: Evidence) -> str | None:

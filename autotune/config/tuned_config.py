@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 
 from autotune.build.loader import build_loader
 from autotune.build.model import prepare_model
-from autotune.build.optimizer import apply_to, build_optimizer
+from autotune.build.optimizer import build_optimizer
+from autotune.build.schedule import warms_up
 from autotune.build.switches import apply_switches, switches
 from autotune.build.train_step import TrainStep
 from autotune.config.choice import document_for_here
@@ -32,15 +33,16 @@ from autotune.config.handed_over import (
     check_model,
     check_task,
     mark_scaled,
-    refuse_scaled,
     warn_of_other_task,
 )
 from autotune.config.ingredients import data_for, loss_for, optimizer_for
+from autotune.config.learning_rate_methods import LearningRateMethods
 from autotune.config.saved_task import SavedTask, data_as_measured
+from autotune.config.schedule import rescheduled
 from autotune.config.summary import summary
 from autotune.errors import ConfigError
 from autotune.hardware import Hardware
-from autotune.learning_rate import LearningRatePlan
+from autotune.learning_rate import LearningRatePlan, Schedule
 from autotune.settings import Settings
 from autotune.task import Facts, LoaderParts, Task
 
@@ -50,7 +52,7 @@ _logger = logging.getLogger("autotune")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TunedConfig:
+class TunedConfig(LearningRateMethods):
     """Settings that were measured, why they were chosen, and builders that train with them.
 
     The builders are those that the trials ran. A config loaded from a file without ``task`` has no dataset, loss or
@@ -77,6 +79,8 @@ class TunedConfig:
     """The fastest settings with the baseline's effective batch; see ``keep_batch``."""
     stored: SavedTask | None = field(default=None, repr=False)
     """What the file says about the task; None where the config was not loaded."""
+    schedule: Schedule | None = None
+    """The learning-rate schedule that ``with_schedule`` gave; None: none."""
 
     def __post_init__(self) -> None:
         if self.task is None:
@@ -143,23 +147,12 @@ class TunedConfig:
         """
         spec = self.task.optimizer if self.task is not None else optimizer_for(self.facts)
         check_model(model)
-        optimizer = build_optimizer(spec, model, self.settings, lr_factor=self.learning_rate.factor)
+        plan = self.learning_rate
+        optimizer = build_optimizer(
+            spec, model, self.settings, lr_factor=plan.factor, weight_decay_factor=plan.weight_decay_factor
+        )
         mark_scaled(optimizer, self)
         return optimizer
-
-    def apply_to(self, optimizer: Optimizer, scheduler: Any = None) -> None:
-        """Scales the learning rates of an optimizer of one's own, and of its schedule, in place. Call it once.
-
-        Args:
-            optimizer: Every group's ``lr`` and ``initial_lr``.
-            scheduler: Its base rates; None: none.
-
-        Raises:
-            TaskError: It is no optimizer, or this config has scaled its learning rates already.
-        """
-        refuse_scaled(optimizer, self)
-        apply_to(optimizer, scheduler, self.learning_rate.factor)
-        mark_scaled(optimizer, self)
 
     def train_step(
         self, model: nn.Module, optimizer: Optimizer, scheduler: Any = None, loss_fn: Any = None
@@ -169,7 +162,8 @@ class TunedConfig:
         Args:
             model: As returned by ``prepare``.
             optimizer: Over its parameters.
-            scheduler: Stepped once per optimizer step; None: none.
+            scheduler: Stepped once per optimizer step; one that starts below its highest rate (OneCycleLR, CyclicLR, a
+                LinearLR first) takes the place of the step's own warm-up. None: none.
             loss_fn: (output, target) -> 0-dim loss, in place of the task's.
 
         Returns:
@@ -189,7 +183,7 @@ class TunedConfig:
             reduction=loss.reduction,
             scheduler=scheduler,
             max_grad_norm=self.max_grad_norm,
-            warmup_steps=self.learning_rate.warmup_steps,
+            warmup_steps=0 if warms_up(scheduler) else self.learning_rate.warmup_steps,
             lr_factor=self.learning_rate.factor,
             promised_samples_per_s=self.evidence.samples_per_s,
         )
@@ -333,9 +327,10 @@ class TunedConfig:
 
     def _with(self, settings: Settings, plan: LearningRatePlan, evidence: Evidence) -> TunedConfig:
         stored = None if self.stored is None else self.stored.with_settings(settings, self.facts)
-        return dataclasses.replace(
+        other = dataclasses.replace(
             self, settings=settings, learning_rate=plan, evidence=evidence, same_batch=None, stored=stored
         )
+        return rescheduled(other, self.schedule)
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any], task: Task | None, where: str) -> TunedConfig:

@@ -34,10 +34,12 @@ __all__ = [
 COMPARED_ROWS = 64
 """Most rows of a batch on which numbers are compared: a loss is a mean, and more rows only take longer."""
 
-ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics"]
+ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics", "lr_range", "noise_scale"]
 """joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
 joint window whose live objects stay resident for the next lap; numerics: the loss against fp32 eager on the same batch
-and weights; of compiled settings, against the same settings eager, on a batch of their own size."""
+and weights; of compiled settings, against the same settings eager, on a batch of their own size; lr_range: losses along
+a sweep of the learning rate; noise_scale: gradients of single batches and of whole accumulation groups, at the weights
+as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,10 @@ class Probe:
     """Seeds the sampler, so that every trial reads other samples of the data."""
     steps: int | None = None
     """compute only: exactly so many optimizer steps in place of a window, with an exact reading of peak memory, on the
-    worst batches that the data can make (at least one step on each of them)."""
+    worst batches that the data can make (at least one step on each of them). lr_range: learning rates of the sweep;
+    noise_scale: accumulation groups. Of these fewer where ``window_s`` is short."""
+    rates: tuple[float, float] | None = None
+    """lr_range only: lowest and highest learning rate."""
     fresh: bool = False
     """In a child that has run no probe before."""
 
@@ -69,7 +74,9 @@ class Probe:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Probe:
         """The probe ``to_json`` wrote."""
-        return cls(**{**data, "settings": Settings.from_json(data["settings"])})
+        rates = data.get("rates")
+        settings = Settings.from_json(data["settings"])
+        return cls(**{**data, "settings": settings, "rates": None if rates is None else tuple(rates)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,10 @@ class Measured:
     """Steps that ``loss_drift`` rests on."""
     data: DataCosts | None = None
     """compute with steps only: None where all samples are alike."""
+    sweep: tuple[tuple[float, float | None], ...] = ()
+    """lr_range only: learning rate and loss of each optimizer step; a loss of None is not finite."""
+    square_norms: tuple[tuple[float, float], ...] = ()
+    """noise_scale only: of each group, the mean of |gradient|^2 over its batches, and that of its mean gradient."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -189,7 +200,7 @@ class Measured:
     @property
     def data_wait_share(self) -> float | None:
         """Share of the window in which the step waited for the loader; None where there was no step or no loader."""
-        if self.kind in ("compute", "loader", "numerics"):
+        if self.kind not in ("joint", "lap"):
             return None
         seconds = math.fsum(chunk.seconds for chunk in self.chunks)
         return math.fsum(chunk.waited_s for chunk in self.chunks) / seconds if seconds > 0 else None
@@ -296,6 +307,8 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
     if data["fate"] == Measured.fate:
         fields["chunks"] = tuple(Chunk(*chunk) for chunk in fields["chunks"])
         fields["data"] = DataCosts(**fields["data"]) if fields.get("data") else None
+        for name in ("sweep", "square_norms"):
+            fields[name] = tuple(tuple(pair) for pair in fields.get(name, ()))
         fields["warnings"] = tuple(fields["warnings"])
     return _FATES[data["fate"]](**fields)
 

@@ -24,13 +24,17 @@ from autotune.oom import memory_failure, size_limit
 from autotune.settings import Settings
 from autotune.task import Facts, Task, resolve_loss
 from autotune.task.batches import to_device
+from autotune.task.names import qualified_name
 from autotune.task.reduction import without_dropout
 from autotune.task.samples import described_rows, first_batch
 from autotune.trial.compiled import recompile_limit_hit, strict_recompiles
 from autotune.trial.compute import Batches, Repeated, Turns, run_compute
+from autotune.trial.device_memory import broken_context
+from autotune.trial.gradient_noise import run_noise_scale
 from autotune.trial.joint import NotFinite, run_joint
 from autotune.trial.live import LiveBuilder, free_memory
 from autotune.trial.loading import run_loading
+from autotune.trial.lr_range import run_lr_range
 from autotune.trial.models import ModelPool
 from autotune.trial.numerics import (
     DRIFT_STEPS,
@@ -148,6 +152,11 @@ class Bench:
                 return self._loading(probe)
             case "numerics":
                 return self._numerics(probe)
+            case "lr_range" | "noise_scale":
+                self._parts[1].clear()
+                self._phase = "step"
+                run = run_lr_range if probe.kind == "lr_range" else run_noise_scale
+                return run(self._parts[0], probe, clock=self._clock)
 
     def _joint(self, probe: Probe) -> Measured:
         self._parts[1].clear()
@@ -272,11 +281,11 @@ class Bench:
         if where is not None:
             self.poisoned = not accelerated
             return OutOfMemory(kind=probe.kind, settings=probe.settings, where=where, message=message)
-        self.poisoned = accelerated and _broken_context(error)
+        self.poisoned = accelerated and broken_context(error)
         endless = recompile_limit_hit(error)
         if endless is not None:
-            return self._rejected(probe, f"{endless}.", "compile", text, _qualified(error))
-        rejected = self._rejected(probe, message, self._phase, text, _qualified(error))
+            return self._rejected(probe, f"{endless}.", "compile", text, qualified_name(type(error)))
+        rejected = self._rejected(probe, message, self._phase, text, qualified_name(type(error)))
         return dataclasses.replace(rejected, size_limit=too_large)
 
     def _rejected(
@@ -339,11 +348,3 @@ class Bench:
         if key not in self._batches:
             self._batches = {key: self._some_batches(key, count=1)[0]}  # one at a time: batches can be large
         return self._batches[key]
-
-
-def _broken_context(error: Exception) -> bool:
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
-
-
-def _qualified(error: Exception) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"

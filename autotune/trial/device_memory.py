@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["DeviceMemory"]
+__all__ = ["DeviceMemory", "broken_context"]
 
 _WITHOUT_READINGS = ("cpu", "mps")
 
@@ -57,3 +57,8 @@ class DeviceMemory:
             return None
         free, _ = read(self._device)
         return int(free) + int(self._memory.memory_reserved(self._device))
+
+
+def broken_context(error: Exception) -> bool:
+    """Whether the device's context is not to be used again after an error."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Sampler
 
 from autotune.build.loader import build_loader
@@ -108,10 +109,16 @@ class LiveBuilder:
             self._unread = self._fresh_data()
         return self._unread or self._data
 
-    def build(self, settings: Settings, seed: int) -> Live:
-        """All live objects of ``settings``, weights pristine, nothing started yet."""
+    def build(self, settings: Settings, seed: int, *, observer: Callable[[nn.Module], Optimizer] | None = None) -> Live:
+        """All live objects of ``settings``, weights pristine, nothing started yet.
+
+        Args:
+            settings: What to build.
+            seed: Seeds the order of the samples and random layers.
+            observer: Makes an optimizer that looks at unclipped gradients, in place of the task's.
+        """
         torch.manual_seed(seed)
-        model, step = self.trainer(settings)
+        model, step = self.trainer(settings, observer=observer)
         try:
             loader = self.loader(settings, seed)
         except BaseException:
@@ -127,26 +134,30 @@ class LiveBuilder:
             rows=RowCounter(settings.batch_size),
         )
 
-    def trainer(self, settings: Settings) -> tuple[nn.Module, TrainStep]:
+    def trainer(
+        self, settings: Settings, *, observer: Callable[[nn.Module], Optimizer] | None = None
+    ) -> tuple[nn.Module, TrainStep]:
         """Model and train step without a loader."""
         if settings.compile_mode is not None:
             self._compiled.enter(settings)
         model = self._models.take(settings)
         try:
-            return model, self._train_step(prepare_model(model, settings, self._device), settings)
+            return model, self._train_step(prepare_model(model, settings, self._device), settings, observer)
         except BaseException:
             self._models.failed(model, settings)
             raise
 
-    def _train_step(self, model: nn.Module, settings: Settings) -> TrainStep:
+    def _train_step(
+        self, model: nn.Module, settings: Settings, observer: Callable[[nn.Module], Optimizer] | None
+    ) -> TrainStep:
         return TrainStep(
             model,
-            build_optimizer(self._task.optimizer, model, settings),
+            build_optimizer(self._task.optimizer, model, settings) if observer is None else observer(model),
             loss=self._loss,
             settings=settings,
             device=self._device,
             reduction=self._loss.reduction,
-            max_grad_norm=self._task.max_grad_norm,
+            max_grad_norm=self._task.max_grad_norm if observer is None else None,
         )
 
     def give_back(self, live: Live) -> None:

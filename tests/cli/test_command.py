@@ -109,6 +109,7 @@ def test_all_options_arrive(job):
         "max_effective_batch_size": 128,
         "memory_margin": 0.2,
         "lr_scaling": None,
+        "weight_decay_scaling": None,
         "storage": "sqlite:///s.db",
         "study_name": "mine",
         "seed": 3,

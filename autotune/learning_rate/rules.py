@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from autotune.errors import SettingsError
 
-__all__ = ["LearningRatePlan", "LrRule", "is_adaptive", "scale"]
+__all__ = ["LearningRatePlan", "LrRule", "LrScaling", "WeightDecayScaling", "is_adaptive", "scale"]
 
 LrRule = Literal["linear", "sqrt", "none"]
 LrScaling = Literal["linear", "sqrt", "auto"]
+WeightDecayScaling = Literal["timescale"]
 
 # Goyal et al. 2017 hold the linear rule up to a factor of 32, on one well-studied task and with five epochs of
 # warm-up; Shallue et al. 2019 found no rule that held on all of their tasks. So the factor stops well before that.
@@ -41,6 +43,8 @@ class LearningRatePlan:
     """Optimizer steps over which the rate rises from the old value to the new one; 0: at once."""
     notes: tuple[str, ...]
     """Sentences a person should read before training."""
+    weight_decay_factor: float = 1.0
+    """Every group's weight decay is multiplied by this."""
 
 
 def is_adaptive(optimizer_name: str) -> bool:
@@ -62,12 +66,16 @@ def scale(
     steps_per_epoch: int | None,
     cap: float = CAP,
     reduction: Literal["mean", "sum"] = "mean",
+    weight_decay: WeightDecayScaling | None = None,
 ) -> LearningRatePlan:
     """The learning-rate factor for a changed batch.
 
     With k = effective / base: linear gives k, sqrt gives sqrt(k), both at most ``cap``; a smaller batch scales down
     by the same rule. A factor above 2 comes with a warm-up. Where the loss is a sum, its gradient is k times as large
     already, which for SGD is the linear rule: the learning rate is left alone.
+
+    Weight decay shrinks the weights by lr x weight_decay per step: per epoch, by factor / k of what it did. Under the
+    linear rule that is 1; under any other, "timescale" multiplies the decay by k / factor.
 
     Args:
         base_batch_size: Samples per optimizer step the learning rate was chosen for; None: unknown to us.
@@ -77,25 +85,43 @@ def scale(
         steps_per_epoch: Optimizer steps per epoch with the new batch; None for streams of unknown length.
         cap: Largest factor, 1 or more.
         reduction: Whether the loss is the mean or the sum over the samples of a batch.
+        weight_decay: None: the decay is left alone; "timescale": its pull per epoch stays what it was.
 
     Returns:
-        Factor, rule, warm-up and the notes to show.
+        Factors, rule, warm-up and the notes to show.
 
     Raises:
         SettingsError: An unknown rule, a batch below 1, or a cap below 1.
 
-    Source: linear: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1; square root: Krizhevsky 2014,
-    "One weird trick", section 5, and for Adam and RMSprop Malladi et al. 2022, "On the SDEs and Scaling Rules for
-    Adaptive Gradient Algorithms". We differ in the cap and in a shorter warm-up.
+    Source: linear: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1, "Linear Scaling Rule", from
+    equations 3 and 4; warm-up: section 2.2, gradual warm-up. Square root: Krizhevsky 2014, "One weird trick", section
+    5, and for Adam and RMSprop Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms",
+    definition 5.2. Weight decay: Wang & Aitchison 2024, "How to set AdamW's weight decay as you scale model and dataset
+    size", whose time scale 1 / (lr x weight decay), counted in epochs, is held. We differ in the cap (every parameter
+    group has the same factor, so it holds for each) and in a shorter warm-up.
     """
     _check(base_batch_size, effective_batch_size, rule, cap)
+    if weight_decay not in (None, *get_args(WeightDecayScaling)):
+        raise SettingsError(f"weight_decay={weight_decay!r} is not a rule.", 'Use "timescale" or None.')
     if base_batch_size is None or effective_batch_size is None or base_batch_size == effective_batch_size:
         return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=())
     growth = effective_batch_size / base_batch_size
     if reduction == "sum":
         note = _sum_note(growth, optimizer_name)
         return LearningRatePlan(factor=1.0, rule="none", capped=False, warmup_steps=0, notes=(note,))
-    return _plan(growth, rule, optimizer_name, steps_per_epoch, cap)
+    plan = _plan(growth, rule, optimizer_name, steps_per_epoch, cap)
+    return plan if weight_decay is None else _with_decay(plan, growth)
+
+
+def _with_decay(plan: LearningRatePlan, growth: float) -> LearningRatePlan:
+    factor = growth / plan.factor
+    if math.isclose(factor, 1.0):
+        return plan
+    note = (
+        f"Weight decay: x{factor:.3g} in every parameter group, so that its pull per epoch stays what it was (Wang & "
+        "Aitchison 2024)."
+    )
+    return dataclasses.replace(plan, weight_decay_factor=factor, notes=(*plan.notes, note))
 
 
 def _plan(
@@ -146,7 +172,9 @@ def _warmup_steps(factor: float, steps_per_epoch: int | None) -> int:
 def _notes(rule: LrRule, wanted: float, factor: float, adaptive_name: str | None) -> tuple[str, ...]:
     notes = []
     if wanted > factor:
-        notes.append(f"The {rule} rule asks for a factor of {wanted:g}; it is capped at {factor:g}.")
+        notes.append(
+            f"The {rule} rule asks for a factor of {wanted:g}; it is capped at {factor:g}, in every parameter group."
+        )
     if rule == "linear" and adaptive_name is not None:
         notes.append(
             f"{adaptive_name.rpartition('.')[2]} divides by the gradient's own scale, and for its family the square "
