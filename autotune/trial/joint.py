@@ -66,10 +66,7 @@ def run_joint(
     warm = clock()
     window, load = _quiet_window(live, probe, group, begin, clock)
     first, last = _finite_losses(window)
-    live.starved = math.fsum(chunk.waited_s for chunk in window.chunks) >= _STARVED_SHARE * math.fsum(
-        chunk.seconds for chunk in window.chunks
-    )
-    live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
+    _note_pace(live, window, group)
     return Measured(
         kind=probe.kind,
         settings=settings,
@@ -92,6 +89,13 @@ def run_joint(
         first_loss=first,
         last_loss=last,
     )
+
+
+def _note_pace(live: Live, window: Window, group: int) -> None:
+    """Keeps what the next lap needs to know."""
+    seconds, waited_s = (math.fsum(getattr(one, name) for one in window.chunks) for name in ("seconds", "waited_s"))
+    live.starved = waited_s >= _STARVED_SHARE * seconds
+    live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
 
 
 def _group(live: Live) -> int:

@@ -50,6 +50,7 @@ class Taken:
     batches: int = 0
     waited_s: float = 0.0
     largest: int = 0
+    epoch_ends: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     hopeless: Chunk | None = None
     """A single warm step so slow, or so late, that no window is needed."""
@@ -104,28 +105,28 @@ def warm_up(
     """
     seen = Taken()
     own_s: list[float] = []
-    taken = 0
-    while taken < max(least, _ready(stock, workers, own_s)):
-        begin = clock()
+    while len(own_s) < max(least, _ready(stock, workers, own_s)):
+        taken, begin = len(own_s), clock()
         waited_before, rows_before = seen.waited_s, seen.rows
         take_steps(1, stream, step, rows_of, seen)
         if taken < 2:
             settle()
-        waited, spent_s = seen.waited_s - waited_before, clock() - begin
-        own_s.append(spent_s - waited)
-        rows = seen.rows - rows_before
-        if taken and cut_below_samples_per_s and rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (spent_s - waited):
-            seen.hopeless = Chunk(rows, spent_s, waited)
+        last = Chunk(seen.rows - rows_before, clock() - begin, seen.waited_s - waited_before)
+        own_s.append(last.seconds - last.waited_s)
+        if clock() > until or (taken and _far_below(last, cut_below_samples_per_s)):
+            seen.hopeless = last
             break
-        if clock() > until:
-            seen.hopeless = Chunk(rows, spent_s, waited)
-            break
-        if not taken and one_if_long and spent_s - waited >= LONG_STEP_S:
+        if not taken and one_if_long and own_s[0] >= LONG_STEP_S:
             least = 1
-        taken += 1
-        if taken > least and waited > _WAIT_SHARE * spent_s:
+        if len(own_s) > least and last.waited_s > _WAIT_SHARE * last.seconds:
             break
     return seen
+
+
+def _far_below(step: Chunk, cut_below_samples_per_s: float | None) -> bool:
+    if cut_below_samples_per_s is None:
+        return False
+    return step.rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (step.seconds - step.waited_s)
 
 
 def _ready(stock: int, workers: int | None, own_s: list[float]) -> int:
@@ -147,7 +148,7 @@ def measure(
     chunks: int | None = None,
     give_up_s: float = math.inf,
 ) -> Window:
-    """Runs whole chunks for at least ``window_s``, of single batches at least two (one, if it is cut).
+    """Runs whole chunks for at least ``window_s``, and on while most of the batches are such as lay ready before.
 
     A chunk is a whole turn of the workers and of the accumulation, wherever in the turn it begins, so that one that
     takes as long as the window is enough.
@@ -165,7 +166,6 @@ def measure(
     """
     least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
-    ends: list[int] = []
     elapsed_s, cut, drawn = 0.0, False, 0
     before = stream.ready() or 0
     timer.start()
@@ -173,22 +173,27 @@ def measure(
         part, ends_before = Taken(), stream.epoch_ends
         take_steps(batches_per_chunk, stream, step, rows_of, part)
         elapsed_s = timer.mark()
+        part.epoch_ends = stream.epoch_ends - ends_before
         seen.append(part)
         drawn = before - (stream.ready() or 0) - max(1, len(stream.worker_pids) // 2)  # batches come in bursts
-        ends.append(stream.epoch_ends - ends_before)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
         if elapsed_s > give_up_s:
             cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
             break
-    inside, crossed = _split(_chunks(seen, timer.spans_s()), ends)
-    batches = sum(part.batches for part in seen)
+    return _window(seen, timer.spans_s(), cut=cut, drawn=drawn)
+
+
+def _window(seen: list[Taken], spans_s: list[float], *, cut: bool, drawn: int) -> Window:
+    ends = [part.epoch_ends for part in seen]
+    inside, crossed = _split(_chunks(seen, spans_s), ends)
+    rows, batches = (sum(getattr(part, name) for part in seen) for name in ("rows", "batches"))
     return Window(
         chunks=inside or crossed,
         crossed=crossed,
         epoch_ends=sum(ends),
         cut=cut,
         # within an epoch: at its end the workers stop loading ahead
-        stock_rows=0 if sum(ends) else max(0, drawn) * sum(part.rows for part in seen) // batches,
+        stock_rows=0 if sum(ends) else max(0, drawn) * rows // batches,
         losses=(seen[0].losses[0], seen[-1].losses[-1]),
         largest_batch_rows=max(part.largest for part in seen),
     )

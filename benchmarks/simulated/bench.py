@@ -29,9 +29,7 @@ from benchmarks.simulated.task import SimulatedTask
 __all__ = ["SimulatedBench"]
 
 _MOST_CHUNKS = 12  # raw samples kept of a window; the product keeps all
-_CUT_AFTER_S = 0.5
-_ONE_STEP_SHARE = 0.44
-_WAIT_SHARE = 0.2
+_CUT_AFTER_S, _ONE_STEP_SHARE, _WAIT_SHARE = 0.5, 0.44, 0.2  # as the product has them
 _MOST_RESIDENT = 3
 _STUDY_CAP_S = 60.0  # for the first batch and six steps, compilation aside
 _CLEANING_UP_S = 1.0  # after running out of memory
