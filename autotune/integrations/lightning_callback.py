@@ -180,7 +180,8 @@ class AutotuneCallback(Callback):
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         for optimizer in trainer.optimizers:
             own = [one for one in schedulers if getattr(one, "optimizer", None) is optimizer]
-            tuned.apply_to(optimizer, own[0] if own else None)
+            # Its counts stay: the schedule was made with the tuned loader in place, or counts epochs.
+            tuned.apply_to(optimizer, own[0] if own else None, scheduler_interval="epoch")
         if plan.warmup_steps and len(trainer.optimizers) == 1:
             self._warm_up = WarmUp(
                 trainer.optimizers[0], steps=plan.warmup_steps, factor=plan.factor, done=self._steps_before
