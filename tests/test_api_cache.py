@@ -100,7 +100,7 @@ def _sgd(params: Any) -> torch.optim.Optimizer:
 
 
 def test_the_second_start_is_answered_by_the_first(call: Call, searches: Searches) -> None:
-    """Same settings and evidence, no search, and ready to train."""
+    """Same settings and evidence, no search, and ready to train (huggingface/transformers#25956)."""
     first, second = call(), call()
     assert searches.count == 1
     assert second.settings == first.settings != first.baseline
@@ -252,7 +252,10 @@ class _Answer:
 def test_a_stored_answer_that_does_not_run_is_tuned_again_and_said(
     call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The safe step runs out of memory: the reason is in the new answer's warnings, which replaces the old."""
+    """The safe step runs out of memory: the reason is in the new answer's warnings, which replaces the old.
+
+    See IBM/triton-dejavu#1.
+    """
     first = call()
     asked: list[Probe] = []
     real = InProcess.run

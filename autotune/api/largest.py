@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.api.options import Options
+from autotune.api.ranks import refuse_ranks
 from autotune.api.story import detected, opened
 from autotune.batch_size import LargestBatch, SizeTried, find_largest
 from autotune.errors import SettingsError
@@ -116,6 +117,7 @@ def largest_batch(
     )
     if settings is not None and not isinstance(settings, Settings):
         raise SettingsError(f"settings={settings!r} is no Settings.", "Use autotune.Settings(precision=...).")
+    refuse_ranks()
     return _largest(task, call, settings)
 
 

@@ -10,6 +10,7 @@ from autotune.api.cache import Cache, is_settled
 from autotune.api.environment import mode
 from autotune.api.noise import NoiseBound, bounded_by_noise
 from autotune.api.options import Options
+from autotune.api.ranks import refuse_ranks
 from autotune.api.run import Run
 from autotune.config import TunedConfig
 from autotune.config.assemble import assemble
@@ -44,6 +45,8 @@ def tune(task: Task, **options: Any) -> TunedConfig:
         AutotuneError: As ``autotune()``.
     """
     call, wanted = Options(**options), mode()
+    if wanted in ("tune", "force"):
+        refuse_ranks()
     rules = call.batch_rules(task)
     started_s = time.perf_counter()
     hardware = detected(task, call)

@@ -110,7 +110,7 @@ def test_a_patch_release_of_torch_is_checked(world: Any) -> None:
 
 
 def test_what_does_not_run_is_unsafe(world: Any) -> None:
-    """The safe step runs out of memory, and nothing is raced."""
+    """The safe step runs out of memory, and nothing is raced (IBM/triton-dejavu#1)."""
     world.out_of_memory.add(("compute", _stored(world)))
     found = checked(world)
     assert (found.verdict, found.exit_code) == ("unsafe", 12)

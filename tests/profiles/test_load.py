@@ -34,7 +34,7 @@ def put(store: Profiles, document: dict[str, Any], rules: str = "") -> None:
 
 @pytest.mark.parametrize("form", ["folder", "store.json"])
 def test_the_entry_of_this_machine_is_picked(tmp_path: Path, made: Made, form: str) -> None:
-    """Whatever stands beside it, and in either form of store."""
+    """Whatever stands beside it, and in either form of store (NVIDIA/tilus#156)."""
     store = Profiles(tmp_path / form)
     put(store, made(machine="else", number=1, cores=64))
     put(store, made(machine="here", number=2))

@@ -95,7 +95,7 @@ def test_a_crash_while_writing_leaves_the_old_result(
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"profiles_version": 1}', b"[[[[", b"null"])
 def test_a_damaged_file_is_kept_aside_and_said(tmp_path: Path, made: Made, content: bytes) -> None:
-    """Its bytes survive under another name; the new result is stored."""
+    """Its bytes survive under another name; the new result is stored (flashinfer-ai/flashinfer#3970)."""
     store = Profiles(tmp_path / "store.json")
     store.path.write_bytes(content)
     with pytest.warns(UserWarning, match="is kept as"):
