@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -10,6 +11,10 @@ import pytest
 # start inherit this; a test of the store names a folder of its own.
 os.environ["AUTOTUNE_CACHE_DIR"] = ""
 os.environ.pop("AUTOTUNE", None)
+
+# Shells start background jobs with Ctrl-C ignored, which programs started from here would inherit; what it does is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
