@@ -12,7 +12,7 @@ import pytest
 os.environ["AUTOTUNE_CACHE_DIR"] = ""
 os.environ.pop("AUTOTUNE", None)
 
-# Shells start background jobs with Ctrl-C ignored, which programs started from here would inherit; what it does is tested.
+# Shells start background jobs with Ctrl-C ignored, which programs started from here would inherit; it is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
