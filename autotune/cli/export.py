@@ -31,7 +31,9 @@ def add_export(commands: Any, command: Callable[[Any, str, str], argparse.Argume
     parser.add_argument("--out", metavar="PATH", help="write it to this file (stdout)")
     parser.add_argument("--keep-batch", action="store_true", help="the fastest settings with the batch as it was")
     parser.add_argument(
-        "--task", metavar="FILE:FUNC", help="the task that was tuned, so that 'plain' can import its model"
+        "--task",
+        metavar="FILE:FUNC",
+        help="the task that was tuned, so that 'plain' can import its model (data and loss are yours to fill in)",
     )
 
 

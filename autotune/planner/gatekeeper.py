@@ -62,7 +62,7 @@ class Gatekeeper:
     def winner(self, *, same_batch: bool) -> Measured | None:
         """The fastest setting whose numbers hold; None if that is the baseline."""
         search = self._search
-        for measured in search.ledger.ranked(same_batch=same_batch):
+        for measured in self._simplest_first(search.ledger.ranked(same_batch=same_batch)):
             if measured.settings == search.candidates.baseline:
                 return None
             refusal = self._refusal(measured.settings) or search.worst.refusal(measured.settings)
@@ -72,6 +72,16 @@ class Gatekeeper:
             if refusal not in search.warnings:
                 search.warnings.append(refusal)
         return None
+
+    def _simplest_first(self, ranked: list[Measured]) -> list[Measured]:
+        """Ties go to fewer workers, no compilation, fp32: what is within noise of the fastest with its batch."""
+        if not ranked or not ranked[0].samples_per_s:
+            return ranked
+        line = (1 - self._search.pace.tie_share) * self._search.ledger.score(ranked[0])
+        batch = ranked[0].settings.effective_batch_size
+        level = [one for one in ranked if self._search.ledger.score(one) >= line]
+        alike = sorted((one for one in level if one.settings.effective_batch_size == batch), key=_complexity)
+        return alike + [one for one in ranked if one not in alike]
 
     def _leads(self, outcome: Outcome) -> bool:
         if not isinstance(outcome, Measured) or outcome.cut:
@@ -101,3 +111,8 @@ class Gatekeeper:
         if probe.deadline_s < _LEAST_S:
             return TimedOut(kind="numerics", settings=settings, deadline_s=max(0.0, probe.deadline_s))
         return self._search.asked(replace(probe, settings=settings))
+
+
+def _complexity(measured: Measured) -> tuple[int, bool, bool]:
+    one = measured.settings
+    return one.num_workers, one.compile_mode is not None, one.precision != "fp32"

@@ -68,6 +68,8 @@ class Pace:
     """What takes the lead is measured again, and the lower rate counts: the fastest of many noisy looks was lucky."""
     luck: float = 0.35
     """The gain that noise alone may show; what gains more needs no second look."""
+    tie_share: float = 0.01
+    """Of the best rate: what comes within it is as good, and the simplest of it is raced."""
     playoff_share: float = 0.85
     """Of the best rate: what comes within it is looked at again before one is picked."""
     race_lap_s: float
@@ -82,7 +84,7 @@ class Pace:
     """A setting ships only if the bound on its gain is above this."""
 
 
-CPU = Pace(window_s=1.5, cut_share=0.75, second_looks=True, race_lap_s=1.0, lap_noise=0.18, margin=0.05)
+CPU = Pace(window_s=1.5, cut_share=0.75, second_looks=True, tie_share=0.03, race_lap_s=1.0, lap_noise=0.18, margin=0.05)
 """Rankings on a shared CPU are noisy: longer windows, a weaker cut, a larger margin."""
 
 GPU = Pace(window_s=1.0, cut_share=0.85, race_lap_s=1.0, lap_noise=0.05, margin=0.02)

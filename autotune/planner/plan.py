@@ -136,11 +136,7 @@ class Plan:
         return self.until_end_s() - self._reserve_s()
 
     def until_end_s(self, *, starting: bool = True) -> float:
-        """Seconds until the budget is used up; the start of a new process, where one is due, counts as used.
-
-        Args:
-            starting: False: the whole time, that start included.
-        """
+        """Seconds until the budget is used up; the start of a new process that is due (``starting``) counts as used."""
         return self.started_s + self.budget_s - self.clock() - (self.ask.due_s if starting else 0.0)
 
     def idle_moves(self) -> int:
@@ -309,9 +305,15 @@ class Plan:
         for outcome in known.values():
             mode = (outcome.settings.compile_mode, outcome.settings.compile_scope)
             if outcome.kind == move.kind and mode in modes:
-                costs.append(outcome.cost_s)
+                costs.append(outcome.cost_s - self._longer_look_s(outcome))
             modes.add(mode)
         return max([_LEAST_TRIAL_S, *costs[-_LAST_FEW:]])
+
+    def _longer_look_s(self, outcome: Outcome) -> float:
+        """Seconds that the baseline was looked at beyond what others are."""
+        if outcome.settings != self.candidates.baseline or not isinstance(outcome, Measured):
+            return 0.0
+        return max(0.0, sum(chunk.seconds for chunk in outcome.chunks) - self.pace.window_s)
 
     def _finalists(self) -> tuple[Measured, ...]:
         finalists: list[Measured] = []

@@ -32,6 +32,9 @@ class Progress:
     best_samples_per_s: float | None = None
     """Best rate measured so far; None before the first."""
 
+    def __str__(self) -> str:
+        return f"{self.elapsed_s:5.1f} s  {self.phase}: {self.message}"
+
 
 class LiveProgress:
     """Shows progress events: one live line with the time left on a terminal, plain lines elsewhere.

@@ -30,8 +30,8 @@ _DATA = (bool, int, float, complex, str, bytes, type(None))
 def identity(value: Any, depth: int) -> Any:
     """What ``value`` is, in JSON.
 
-    Tensors and arrays count by type and shape; functions and classes by name and compiled code; other objects by
-    class and public attributes, except dicts, which are mostly caches.
+    Tensors and arrays count by type and shape; functions and classes by name and compiled code, wherever they were
+    imported from; other objects by class and public attributes, except dicts, which are mostly caches.
 
     Args:
         value: Anything.
@@ -41,7 +41,7 @@ def identity(value: Any, depth: int) -> Any:
         A JSON value.
     """
     if isinstance(value, enum.Enum):
-        return f"{qualified_name(type(value))}.{value.name}"
+        return f"{_name(type(value))}.{value.name}"
     if isinstance(value, _DATA):
         return value if value is None or isinstance(value, (bool, int, str)) else repr(value)
     if isinstance(value, os.PathLike):
@@ -56,7 +56,7 @@ def identity(value: Any, depth: int) -> Any:
         return _function_identity(value, depth)
     if isinstance(value, (list, tuple)):
         if not depth or len(value) > _LONGEST:
-            return [qualified_name(type(value)), len(value)]
+            return [_name(type(value)), len(value)]
         return [identity(item, depth - 1) for item in value]
     attributes = _public_attributes(value) if depth else {}
     return [type_identity(type(value)), {key: identity(item, depth - 1) for key, item in attributes.items()}]
@@ -90,7 +90,12 @@ def type_identity(cls: type) -> Any:
         for name, item in sorted(vars(owner).items())
         if isinstance(function := _plain_function(item), FunctionType)
     ]
-    return [qualified_name(cls), _digest(code)] if code else qualified_name(cls)
+    return [_name(cls), _digest(code)] if code else _name(cls)
+
+
+def _name(value: Any) -> str:
+    """Without the module where that is the user's: a script that runs is ``__main__``, and ``train`` when imported."""
+    return qualified_name(value) if _is_known(value) else str(value.__qualname__)
 
 
 def _is_known(value: Any) -> bool:
@@ -121,14 +126,14 @@ def _function_identity(function: Any, depth: int) -> Any:
     if isinstance(function, BuiltinFunctionType):
         return f"{function.__module__}.{function.__qualname__}"
     if isinstance(function, MethodType):
-        owner = identity(function.__self__, depth - 1) if depth else qualified_name(type(function.__self__))
+        owner = identity(function.__self__, depth - 1) if depth else _name(type(function.__self__))
         return [_function_identity(function.__func__, depth), owner]
     if _is_known(function):
         return qualified_name(function)
     used = {}
     if depth:
         used = {key: identity(item, depth - 1) for key, item in {**_globals(function), **_closure(function)}.items()}
-    return [qualified_name(function), _digest(_code_identity(function.__code__)), used]
+    return [_name(function), _digest(_code_identity(function.__code__)), used]
 
 
 def _globals(function: FunctionType) -> dict[str, Any]:

@@ -278,7 +278,7 @@ def test_what_workers_copy_of_a_long_list_is_in_the_memory_of_the_trial() -> Non
     with contextlib.closing(bench(Net(), LongList())) as one:
         peaks = []
         for workers in (0, 2):
-            outcome = one.run(probe("loader", batch_size=100, num_workers=workers, window_s=0.5))
+            outcome = one.run(probe("loader", batch_size=100, num_workers=workers, window_s=1.5))
             assert isinstance(outcome, Measured), outcome
             peaks.append(outcome.peak_ram_bytes or 0)
     assert peaks[1] - peaks[0] > 64 * 2**20

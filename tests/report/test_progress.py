@@ -114,3 +114,9 @@ def test_event_after_the_end_is_ignored() -> None:
         pass
     live(event())
     assert stream.getvalue() == ""
+
+
+def test_an_event_can_be_printed_as_it_is() -> None:
+    """``progress=print`` shows a line for people."""
+    event = Progress(elapsed_s=12.34, budget_s=60.0, phase="search", message="batch 32: 100 samples/s")
+    assert str(event) == " 12.3 s  search: batch 32: 100 samples/s"

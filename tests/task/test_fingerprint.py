@@ -86,6 +86,23 @@ def test_weights_rows_rates_and_random_states_do_not_matter() -> None:
     assert len(first) == 71
 
 
+def test_a_script_is_the_same_task_when_it_runs_and_when_it_is_imported() -> None:
+    """Classes and functions of ``__main__`` and of a module with the same code are the same."""
+    code = (
+        "import torch\n"
+        "class Rows(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, index): return torch.zeros(4), 0\n"
+        "def loss(output, target): return output.sum()\n"
+    )
+    seen = []
+    for module in ("__main__", "train"):
+        names: dict[str, Any] = {"__name__": module}
+        exec(code, names)
+        seen.append(fingerprint(dataset=names["Rows"](), loss_fn=names["loss"]))
+    assert seen[0] == seen[1]
+
+
 def test_what_a_dataset_factory_makes_counts_and_not_the_factory() -> None:
     """A config tuned with a factory is for the same task when it is loaded with the dataset itself."""
     model, batch = net(), [torch.zeros(3, 4), torch.zeros(3)]
