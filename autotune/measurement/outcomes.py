@@ -117,7 +117,8 @@ class Measured:
     settings: Settings
     chunks: tuple[Chunk, ...]
     stock_rows: int = 0
-    """Rows of the chunks that lay ready before the window and were not loaded anew meanwhile: no rate to last."""
+    """Rows of the chunks that lay ready before the window and were not loaded anew meanwhile: no rate to last. Negative
+    where more was loaded than used."""
     epoch_rows: int | None = None
     """Samples per epoch, None for streams of unknown length."""
     epoch_turn_s: float = 0.0

@@ -18,14 +18,13 @@ from autotune.measurement import Measured, Probe
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
 from autotune.trial.timer import WindowTimer, synchronize
-from autotune.trial.window import LONG_STEP_S, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
+from autotune.trial.window import LONG_STEP_S, STARVED_SHARE, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
 
 __all__ = ["NotFinite", "run_joint"]
 
 _OTHERS_CORES = 0.25  # other processes took this many of our cores: the window says little
 _REDOS = 2
 _COUNTS_READY = sys.platform != "darwin"  # what a window takes out of the stock can be told
-_STARVED_SHARE = 0.05  # of a window spent waiting: batches that lie ready would flatter the next
 
 
 class NotFinite(Exception):
@@ -94,7 +93,7 @@ def run_joint(
 def _note_pace(live: Live, window: Window, group: int) -> None:
     """Keeps what the next lap needs to know."""
     seconds, waited_s = (math.fsum(getattr(one, name) for one in window.chunks) for name in ("seconds", "waited_s"))
-    live.starved = waited_s >= _STARVED_SHARE * seconds
+    live.starved = waited_s >= STARVED_SHARE * seconds
     live.long_steps = min(chunk.seconds for chunk in window.chunks) >= group * LONG_STEP_S
 
 

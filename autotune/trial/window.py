@@ -13,13 +13,15 @@ from autotune.measurement import Chunk
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 
-__all__ = ["LONG_STEP_S", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
+__all__ = ["LONG_STEP_S", "STARVED_SHARE", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
 
 _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
 _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
 LONG_STEP_S = 0.5
 """A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
 _SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
+STARVED_SHARE = 0.05
+"""Of a window spent waiting: the loader is what limits."""
 _STOCK_SHARE = 0.5  # of a window's batches that lay ready before: more say nothing about the workers
 _ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
@@ -36,7 +38,7 @@ class Window:
     epoch_ends: int
     cut: bool
     stock_rows: int
-    """Rows more than the workers loaded meanwhile: they lay ready when the window began."""
+    """Rows more than the workers loaded meanwhile: they lay ready when the window began. Negative: rows less."""
     losses: tuple[torch.Tensor, ...]
     """First and last loss, detached."""
     largest_batch_rows: int
@@ -175,12 +177,19 @@ def measure(
         elapsed_s = timer.mark()
         part.epoch_ends = stream.epoch_ends - ends_before
         seen.append(part)
-        drawn = before - (stream.ready() or 0) - max(1, len(stream.worker_pids) // 2)  # batches come in bursts
+        drawn = before - (stream.ready() or 0)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
         if elapsed_s > give_up_s:
             cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
             break
-    return _window(seen, timer.spans_s(), cut=cut, drawn=drawn)
+    return _window(seen, timer.spans_s(), cut=cut, drawn=_out_of_stock(seen, drawn, len(stream.worker_pids), elapsed_s))
+
+
+def _out_of_stock(seen: list[Taken], drawn: int, workers: int, elapsed_s: float) -> int:
+    """Batches that the window took more (or less) than the workers loaded meanwhile."""
+    if sum(part.waited_s for part in seen) >= STARVED_SHARE * elapsed_s:
+        return drawn if workers else 0
+    return max(0, drawn - max(1, workers // 2))  # a full stock goes up and down by bursts
 
 
 def _window(seen: list[Taken], spans_s: list[float], *, cut: bool, drawn: int) -> Window:
@@ -193,7 +202,7 @@ def _window(seen: list[Taken], spans_s: list[float], *, cut: bool, drawn: int) -
         epoch_ends=sum(ends),
         cut=cut,
         # within an epoch: at its end the workers stop loading ahead
-        stock_rows=0 if sum(ends) else max(0, drawn) * rows // batches,
+        stock_rows=0 if sum(ends) else drawn * rows // batches,
         losses=(seen[0].losses[0], seen[-1].losses[-1]),
         largest_batch_rows=max(part.largest for part in seen),
     )

@@ -155,15 +155,20 @@ class Weighted(transformers.Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         labels = inputs.pop("labels")
         self.log({"seen": len(labels)})
+        self.save_model()
+        self.push_to_hub()
         logits = model(**inputs).logits
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return (loss, logits) if return_outputs else 3 * loss
 
 
 def test_an_overridden_compute_loss_is_what_is_measured(trainer: Any, desk: Any) -> None:
-    """A subclass's own loss runs, although it logs and takes the labels out of the batch."""
-    put = desk(trainer(Weighted))
+    """A subclass's own loss runs, although it logs and takes labels out of the batch; nothing is saved or pushed."""
+    own = trainer(Weighted)
+    put = desk(own)
     assert put.measure().samples_per_s > 0
+    assert own.state.log_history == []
+    assert not list(Path(own.args.output_dir).glob("*.safetensors"))
 
 
 class Stepping(transformers.Trainer):

@@ -281,4 +281,4 @@ def test_what_workers_copy_of_a_long_list_is_in_the_memory_of_the_trial() -> Non
             outcome = one.run(probe("loader", batch_size=100, num_workers=workers, window_s=1.5))
             assert isinstance(outcome, Measured), outcome
             peaks.append(outcome.peak_ram_bytes or 0)
-    assert peaks[1] - peaks[0] > 64 * 2**20
+    assert peaks[1] - peaks[0] > 32 * 2**20  # about 87 MiB, less what this process gave back meanwhile

@@ -80,14 +80,16 @@ def test_data_in_memory_gets_no_workers() -> None:
     assert best.num_workers == 0
 
 
-def test_data_behind_a_lock_gets_one_worker_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 ms under a lock an item: a second worker only waits, whatever a noisy window says; the race decides.
+def test_data_behind_a_lock_is_no_faster_than_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 ms under a lock an item: however many workers wait for it and are held still with it, no window shows more.
 
     Reports: discuss.pytorch.org/t/speed-up-cnn-pytorch/79268/4.
     """
     monkeypatch.setattr(residents, "_PATIENCE_S", 1.0)
-    best, _, _ = answer(Sleeper, Locked(0.005, tmp_path / "lock"), space=_LOADER_ONLY, race_s=20.0)
-    assert best.num_workers <= 1
+    _, outcomes, _ = answer(Sleeper, Locked(0.005, tmp_path / "lock"), space=_LOADER_ONLY, race_s=20.0)
+    whole = [one for one in outcomes if isinstance(one, Measured) and one.kind in ("joint", "lap") and not one.cut]
+    assert any(one.settings.num_workers == 2 for one in whole)
+    assert all(one.samples_per_s < 1.25 / 0.005 for one in whole)
 
 
 def test_a_cliff_is_not_climbed() -> None:

@@ -93,6 +93,16 @@ def test_on_a_noisy_cpu_only_what_comes_near_the_best_is_looked_at_again() -> No
     assert max(map(joint.count, again)) <= 5
 
 
+def test_a_second_worker_that_adds_next_to_nothing_is_not_raced() -> None:
+    """Behind a lock two workers load hardly more than one: what is within noise of the fastest goes to fewer."""
+
+    def rate(settings: Settings) -> float:
+        return {0: 100.0, 1: 200.0}.get(settings.num_workers, 203.0)
+
+    found = _plan(FakeMachine(rate)).search()
+    assert [one.settings.num_workers for one in found.finalists] == [1]
+
+
 def test_a_lucky_look_does_not_decide() -> None:
     """A setting that once showed twice its rate is found out by a second look; the truly faster one is picked."""
     lucky = iter([2.0])
