@@ -188,7 +188,7 @@ def measure(
 def _out_of_stock(seen: list[Taken], drawn: int, workers: int, elapsed_s: float) -> int:
     """Batches that the window took more (or less) than the workers loaded meanwhile."""
     if sum(part.waited_s for part in seen) >= STARVED_SHARE * elapsed_s:
-        return drawn if workers else 0
+        return drawn
     return max(0, drawn - max(1, workers // 2))  # a full stock goes up and down by bursts
 
 
