@@ -7,6 +7,7 @@
 from autotune.measurement.intervals import Interval, mean_interval, student_t_95
 from autotune.measurement.outcomes import (
     COMPARED_ROWS,
+    STARVED_SHARE,
     Chunk,
     Crashed,
     DataCosts,
@@ -22,6 +23,7 @@ from autotune.measurement.outcomes import (
 
 __all__ = [
     "COMPARED_ROWS",
+    "STARVED_SHARE",
     "Chunk",
     "Crashed",
     "DataCosts",

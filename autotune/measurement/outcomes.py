@@ -18,6 +18,7 @@ from autotune.settings import Settings
 
 __all__ = [
     "COMPARED_ROWS",
+    "STARVED_SHARE",
     "Chunk",
     "Crashed",
     "DataCosts",
@@ -33,6 +34,9 @@ __all__ = [
 
 COMPARED_ROWS = 64
 """Most rows of a batch on which numbers are compared: a loss is a mean, and more rows only take longer."""
+
+STARVED_SHARE = 0.05
+"""Of a window spent waiting for the loader: from there on it is what limits."""
 
 ProbeKind = Literal["joint", "compute", "loader", "lap", "numerics", "lr_range", "noise_scale"]
 """joint: loader and step together; compute: the step alone on one cached real batch; loader: the loader alone; lap: a
@@ -197,6 +201,26 @@ class Measured:
         if found is None or found.high <= 0:
             return None
         return Interval(1 / found.high, 1 / found.low if found.low > 0 else math.inf)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one micro-batch, of the slowest chunk; 0 without chunks."""
+        longest = max(self.chunks, key=lambda chunk: chunk.seconds, default=None)
+        if longest is None:
+            return 0.0
+        return longest.seconds / max(1, round(longest.rows / (self.settings.batch_size or longest.rows or 1)))
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds of the shortest fair window: a turn of the workers where they are waited for, else one update."""
+        if self.starved:
+            return max((chunk.seconds for chunk in self.chunks), default=0.0)
+        return self.step_s * self.settings.gradient_accumulation_steps
+
+    @property
+    def starved(self) -> bool:
+        """Whether the step waited for workers: the loader is what limits."""
+        return self.settings.num_workers > 0 and (self.data_wait_share or 0.0) >= STARVED_SHARE
 
     @property
     def data_wait_share(self) -> float | None:

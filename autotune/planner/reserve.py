@@ -16,7 +16,6 @@ _UNSEEN_SHARE = 0.3  # of the budget, while nothing was measured yet
 _SHORT_LAP_S = 0.5  # the race's shortest, and what goes back and forth
 _PLANNED_SHARE = 0.9  # the race plans with this much of its time
 _AGAIN_SHARE = 0.25  # of the start-up of a compiled setting: its kernels are on the disk by then
-_STARVED_SHARE = 0.05  # of the time spent waiting
 _SEEN_SHARE = 0.85  # of the gain that a search saw remains in a race: the fastest of many was lucky, too
 _HOPELESS = 2  # a gain that needs this many times the most rounds is hardly proven
 _SIGMAS = 3.5  # one-sided 95 % bound of 1.8 with few rounds, and as much again to lie above it 19 times out of 20
@@ -99,9 +98,4 @@ def _start_s(measured: Measured, pace: Pace) -> float:
 
 def _lap_s(measured: Measured, lap_s: float) -> float:
     """One lap: an untimed step, and as many as it takes; whole turns of the workers where these are waited for."""
-    longest = max(measured.chunks, key=lambda chunk: chunk.seconds, default=None)
-    if longest is None:
-        return lap_s
-    steps = max(1, round(longest.rows / (measured.settings.batch_size or longest.rows or 1)))
-    starved = measured.settings.num_workers > 0 and (measured.data_wait_share or 0.0) >= _STARVED_SHARE
-    return longest.seconds / steps + max(lap_s, longest.seconds / (1 if starved else steps))
+    return measured.step_s + max(lap_s, measured.turn_s)

@@ -18,8 +18,6 @@ SHORTEST_LAP_S = 0.4
 LONGEST_LAP_S = 2.0
 # Waking the processes of a setting that was held still, and what goes back and forth.
 _WAKING_S = 0.05
-# A setting that waits this share of its time uses up what lay ready before it is timed again.
-_STARVED_SHARE = 0.05
 _HALVINGS = 12  # of the range of lap lengths: to a thousandth of a second
 
 
@@ -59,12 +57,10 @@ class Entry:
         if not measured.resident or not measured.chunks:
             self.overhead_s = max(0.0, elapsed_s - window_s)
             return
-        longest = max(measured.chunks, key=lambda chunk: chunk.seconds)
-        step_s = longest.seconds / max(1, round(longest.rows / (self.settings.batch_size or longest.rows or 1)))
-        self.overhead_s = step_s + _WAKING_S
-        starved = self.settings.num_workers > 0 and (measured.data_wait_share or 0.0) >= _STARVED_SHARE
-        self.chunk_s = longest.seconds if starved else step_s * self.settings.gradient_accumulation_steps
-        self.once_s = max(0.0, measured.warmup_s - measured.start_s) if starved else 0.0
+        self.overhead_s = measured.step_s + _WAKING_S
+        self.chunk_s = measured.turn_s
+        # Who waits for workers uses up what lay ready before it is timed again.
+        self.once_s = max(0.0, measured.warmup_s - measured.start_s) if measured.starved else 0.0
 
     def lap_cost_s(self, lap_s: float) -> float:
         """What a lap of at least ``lap_s`` takes."""

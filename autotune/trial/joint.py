@@ -14,11 +14,11 @@ import torch
 
 from autotune.build.length_grouping import ROUND
 from autotune.hardware import CpuMeter, ResidentPeak, io_bytes, tree_memory_bytes
-from autotune.measurement import Measured, Probe
+from autotune.measurement import STARVED_SHARE, Measured, Probe
 from autotune.trial.live import Live
 from autotune.trial.stream import chunk_batches
 from autotune.trial.timer import WindowTimer, synchronize
-from autotune.trial.window import LONG_STEP_S, STARVED_SHARE, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
+from autotune.trial.window import LONG_STEP_S, Taken, Window, epoch_turn_s, measure, take_steps, warm_up
 
 __all__ = ["NotFinite", "run_joint"]
 

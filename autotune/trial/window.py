@@ -9,19 +9,17 @@ from typing import Any
 
 import torch
 
-from autotune.measurement import Chunk
+from autotune.measurement import STARVED_SHARE, Chunk
 from autotune.trial.stream import BatchStream
 from autotune.trial.timer import WindowTimer
 
-__all__ = ["LONG_STEP_S", "STARVED_SHARE", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
+__all__ = ["LONG_STEP_S", "Taken", "Window", "epoch_turn_s", "measure", "take_steps", "warm_up"]
 
 _WAIT_SHARE = 0.2  # a batch waited for longer than this share of its step: the workers' stock is used up
 _ONE_STEP_SHARE = 0.44  # one warm step is judged hopeless only this far below the threshold for windows
 LONG_STEP_S = 0.5
 """A step that takes this long says enough by itself: it is neither repeated to warm up nor to be timed."""
 _SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
-STARVED_SHARE = 0.05
-"""Of a window spent waiting: the loader is what limits."""
 _STOCK_SHARE = 0.5  # of a window's batches that lay ready before: more say nothing about the workers
 _ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
 _CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
