@@ -166,21 +166,23 @@ def measure(
     """
     least, most = (1, math.inf) if chunks is None else (chunks, chunks)
     seen: list[Taken] = []
-    elapsed_s, cut, drawn = 0.0, False, 0
+    elapsed_s, cut = 0.0, False
     before = stream.ready() or 0
     timer.start()
-    while not cut and (len(seen) < least or (_goes_on(elapsed_s < window_s, drawn, seen) and len(seen) < most)):
+    while not cut and (
+        len(seen) < least or (len(seen) < most and _goes_on(elapsed_s < window_s, before, stream, seen))
+    ):
         part, ends_before = Taken(), stream.epoch_ends
         take_steps(batches_per_chunk, stream, step, rows_of, part)
         elapsed_s = timer.mark()
         part.epoch_ends = stream.epoch_ends - ends_before
         seen.append(part)
-        drawn = before - (stream.ready() or 0)
         cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
         if elapsed_s > give_up_s:
             cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
             break
-    return _window(seen, timer.spans_s(), cut=cut, drawn=_out_of_stock(seen, drawn, len(stream.worker_pids), elapsed_s))
+    drawn = _out_of_stock(seen, before - (stream.ready() or 0), len(stream.worker_pids), elapsed_s)
+    return _window(seen, timer.spans_s(), cut=cut, drawn=drawn)
 
 
 def _out_of_stock(seen: list[Taken], drawn: int, workers: int, elapsed_s: float) -> int:
@@ -223,8 +225,9 @@ def epoch_turn_s(window: Window, *, latency_s: float) -> float:
     return max(0.0, extra / window.epoch_ends)
 
 
-def _goes_on(early: bool, drawn: int, seen: list[Taken]) -> bool:
-    return early or drawn > _STOCK_SHARE * sum(part.batches for part in seen)
+def _goes_on(early: bool, before: int, stream: BatchStream, seen: list[Taken]) -> bool:
+    """While the time is not up, and while most batches lay ready; the stock is looked at only once it is up."""
+    return early or before - (stream.ready() or 0) > _STOCK_SHARE * sum(part.batches for part in seen)
 
 
 def _hopeless(rows: int, elapsed_s: float, chunks: int, cut_below_samples_per_s: float | None) -> bool:
