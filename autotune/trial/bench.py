@@ -160,16 +160,9 @@ class Bench:
 
     def _joint(self, probe: Probe) -> Measured:
         self._parts[1].clear()
-        builder = self._parts[0]
-        live = builder.build(probe.settings, probe.seed)
-        self._phase = "compile" if probe.settings.compile_mode else "step"
-        try:
-            measured = run_joint(live, probe, epoch_rows=self._epoch_rows, clock=self._clock)
-        except BaseException:
-            builder.discard(live)
-            raise
-        builder.give_back(live)
-        return measured
+        with self._parts[0].lent(probe.settings, probe.seed) as live:
+            self._phase = "compile" if probe.settings.compile_mode else "step"
+            return run_joint(live, probe, epoch_rows=self._epoch_rows, clock=self._clock)
 
     def _lap(self, probe: Probe) -> Measured:
         self._phase = "step"

@@ -30,13 +30,9 @@ def run_noise_scale(builder: LiveBuilder, probe: Probe, *, clock: Callable[[], f
     """
     began = clock()
     per_group = probe.settings.gradient_accumulation_steps
-    live = builder.build(probe.settings.replace(gradient_accumulation_steps=1), probe.seed, observer=_Observer.over)
-    try:
+    single = probe.settings.replace(gradient_accumulation_steps=1)
+    with builder.lent(single, probe.seed, observer=_Observer.over) as live:
         norms, rows = _measured_norms(live, probe, per_group, clock)
-    except BaseException:
-        builder.discard(live)
-        raise
-    builder.give_back(live)
     return Measured(
         kind=probe.kind,
         settings=probe.settings,

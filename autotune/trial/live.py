@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,6 +160,19 @@ class LiveBuilder:
             reduction=self._loss.reduction,
             max_grad_norm=self._task.max_grad_norm if observer is None else None,
         )
+
+    @contextmanager
+    def lent(
+        self, settings: Settings, seed: int, *, observer: Callable[[nn.Module], Optimizer] | None = None
+    ) -> Iterator[Live]:
+        """Live objects for one use: their model is kept for the next, unless the use failed."""
+        live = self.build(settings, seed, observer=observer)
+        try:
+            yield live
+        except BaseException:
+            self.discard(live)
+            raise
+        self.give_back(live)
 
     def give_back(self, live: Live) -> None:
         """Closes ``live`` after use and keeps its model for the next."""

@@ -27,13 +27,8 @@ def run_lr_range(builder: LiveBuilder, probe: Probe, *, clock: Callable[[], floa
     parameter group keeps its share of the first one's rate.
     """
     began = clock()
-    live = builder.build(probe.settings, probe.seed)
-    try:
+    with builder.lent(probe.settings, probe.seed) as live:
         sweep = _swept(live, probe, clock)
-    except BaseException:
-        builder.discard(live)
-        raise
-    builder.give_back(live)
     return Measured(
         kind=probe.kind,
         settings=probe.settings,
