@@ -121,7 +121,8 @@ def test_impossible_arguments_are_named(changes: dict, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "adaptive"), [("torch.optim.NAdam", True), ("Lion", True), ("torch.optim.ASGD", False)]
+    ("name", "adaptive"),
+    [("torch.optim.NAdam", True), ("Lion", True), ("FusedLAMB", True), ("torch.optim.ASGD", False)],
 )
 def test_adaptive_optimizers_are_known_by_name(name: str, adaptive: bool) -> None:
     """Qualified and plain names both count."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.learning_rate import LrRule, is_adaptive
 from autotune.settings import Settings
 from autotune.task.loss_weight import is_exact
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from autotune.config.tuned_config import TunedConfig
 
 __all__ = ["changes", "updates_per_epoch"]
-
-_RULE_SOURCES = {"linear": "linear rule, Goyal et al. 2017", "sqrt": "square-root rule, Malladi et al. 2022"}
 
 _PRECISIONS = {
     "fp32": "float32 throughout, torch's own switches left as they are",
@@ -100,7 +99,7 @@ def _learning_rate(config: TunedConfig) -> list[str]:
     if plan.factor != 1:
         base = config.facts.optimizer_kwargs.get("lr")
         values = f": {base:g} -> {base * plan.factor:g}" if isinstance(base, (int, float)) else ""
-        source = _RULE_SOURCES.get(plan.rule, plan.rule)
+        source = _rule_source(plan.rule, config.facts.optimizer_name)
         lines.append(f"Learning rate: x{plan.factor:.3g} ({source}){values}, every parameter group.")
     if plan.warmup_steps:
         lines.append(
@@ -109,6 +108,14 @@ def _learning_rate(config: TunedConfig) -> list[str]:
             "one that starts below its highest rate itself."
         )
     return [*lines, *plan.notes, *_schedule(config)]
+
+
+def _rule_source(rule: LrRule, optimizer_name: str) -> str:
+    if rule == "linear":
+        return "linear rule, Goyal et al. 2017"
+    if rule == "sqrt":
+        return f"square-root rule, {'Malladi et al. 2022' if is_adaptive(optimizer_name) else 'Krizhevsky 2014'}"
+    return rule
 
 
 def _schedule(config: TunedConfig) -> list[str]:

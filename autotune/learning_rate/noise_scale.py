@@ -29,7 +29,11 @@ class SquareNorms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """The simple noise scale: up to about this batch, twice the samples per step save nearly half of the steps."""
+    """The simple noise scale: far below this batch, twice the samples per step halve the steps; at it, a training
+    takes about twice the fewest steps and twice the fewest samples that would do; far above it, nothing is saved.
+
+    Source: McCandlish et al. 2018, section 2.3, equation 2.11, with the simple noise scale for the critical batch.
+    """
 
     b_simple: float | None
     """Samples; None where the mean gradient drowns in noise: then larger than what was measured can tell."""
@@ -89,9 +93,9 @@ def noise_scale(repeats: Sequence[SquareNorms], *, small_batch: int, large_batch
     Raises:
         SettingsError: Fewer than three repeats, or batches that do not differ.
 
-    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", section 2.2, equation 2.9, and
-    appendix A.1, equations A.2 and A.3; they average over the steps of a training, we at fixed weights. Interval:
-    Efron 1979.
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv:1812.06162), section 2.2,
+    equation 2.9, and appendix A.1, equation A.2; they average over the steps of a training, we at fixed weights.
+    Bootstrap: Efron 1979, "Bootstrap Methods: Another Look at the Jackknife".
     """
     if len(repeats) < _FEWEST_REPEATS or not 0 < small_batch < large_batch:
         raise SettingsError(

@@ -2,7 +2,7 @@
 
 Where the loss falls fastest per decade of the learning rate, training makes the most progress without being near
 divergence yet. The slope is taken against the **logarithm** of the rate: against the rate itself, a step between two
-tiny rates is so short that noise there gives the steepest slope, and the smallest rates win.
+tiny rates is so short that noise there gives the steepest slope, and rates far too low win.
 """
 
 from __future__ import annotations
@@ -124,9 +124,11 @@ def suggest(curves: Sequence[LrCurve], *, current: float | None = None, note: st
         current: The rate that is set now.
         note: Carried along.
 
-    Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3 (range test); the steepest
-    slope against log lr: Gugger 2018, "How Do You Find A Good Learning Rate". We differ in the smoothing, a symmetric
-    least-squares line in place of an exponential average, whose lag moves the suggestion to higher rates.
+    Source: range test: Smith 2017, "Cyclical Learning Rates for Training Neural Networks" (arXiv:1506.01186), section
+    3.3, there of the accuracy along rates that rise linearly; of the loss along rates that rise by a factor: Gugger
+    2018, "How Do You Find A Good Learning Rate", who takes a tenth of the rate of the lowest loss. The steepest slope
+    against log lr: fastai 2, ``fastai.callback.schedule.steep``. We differ in the smoothing, a symmetric least-squares
+    line in place of an exponential average, whose lag moves the suggestion to higher rates.
     """
     found = [rate for rate in map(steepest_rate, curves) if rate is not None]
     if not found:
@@ -204,23 +206,35 @@ def linear_slope_suggestion(curve: LrCurve) -> float:
     Args:
         curve: One sweep of 14 points or more.
 
-    Source: Lightning 2.6, ``lightning.pytorch.tuner.lr_finder``: bias-corrected exponential average of the losses with
-    0.98, the first 10 points and the last left out, then the steepest ``torch.gradient`` with the rates as spacing.
+    Source: Lightning 2.6, ``lightning.pytorch.tuner.lr_finder``: exponential average of the losses with 0.98, the first
+    10 points and the last left out, and those that are not finite; then the steepest ``torch.gradient`` with the rates
+    as spacing.
     """
-    end = next((i for i, loss in enumerate(curve.losses) if not math.isfinite(loss)), len(curve.losses))
-    rates, losses = curve.rates[10 : end - 1], _averaged(curve.losses[:end])[10 : end - 1]
+    points = zip(curve.rates[10:-1], _averaged(curve.losses)[10:-1], strict=True)
+    rates, losses = zip(*((rate, loss) for rate, loss in points if math.isfinite(loss)), strict=True)
+    slopes = [_gradient(rates, losses, index) for index in range(len(rates))]
+    return float(rates[min(range(len(slopes)), key=slopes.__getitem__)])
+
+
+def _gradient(x: Sequence[float], y: Sequence[float], index: int) -> float:
+    """What ``torch.gradient`` gives at a point: its neighbours' two slopes, the nearer one weighing more."""
     slopes = [
-        (losses[high] - losses[low]) / (rates[high] - rates[low])
-        for low, high in ((max(0, i - 1), min(len(rates) - 1, i + 1)) for i in range(len(rates)))
+        (y[high] - y[low]) / (x[high] - x[low])
+        for low, high in ((index - 1, index), (index, index + 1))
+        if low >= 0 and high < len(x)
     ]
-    return rates[min(range(len(slopes)), key=slopes.__getitem__)]
+    if len(slopes) < 2:
+        return slopes[0]
+    before, after = x[index] - x[index - 1], x[index + 1] - x[index]
+    return (after * slopes[0] + before * slopes[1]) / (before + after)
 
 
 def _averaged(losses: Sequence[float], beta: float = 0.98) -> list[float]:
+    """Lightning's: it divides by 1 - beta^(n + 1) after n losses, so that the first one counts about half."""
     average, found = 0.0, []
     for step, loss in enumerate(losses, start=1):
         average = beta * average + (1 - beta) * loss
-        found.append(average / (1 - beta**step))
+        found.append(average / (1 - beta ** (step + 1)))
     return found
 
 

@@ -15,18 +15,20 @@ LrRule = Literal["linear", "sqrt", "none"]
 LrScaling = Literal["linear", "sqrt", "auto"]
 WeightDecayScaling = Literal["timescale"]
 
-# Goyal et al. 2017 hold the linear rule up to a factor of 32, on one well-studied task and with five epochs of
-# warm-up; Shallue et al. 2019 found no rule that held on all of their tasks. So the factor stops well before that.
+# Goyal et al. 2017 hold the linear rule up to a factor of 32 (256 to 8k, section 5.2), on one well-studied task and
+# with five epochs of warm-up; Shallue et al. 2019 found no rule that held on all of their tasks ("Measuring the Effects
+# of Data Parallelism on Neural Network Training", JMLR 20:112). So the factor stops well before that.
 CAP = 8.0
-# A jump of up to 2x is within what people change by hand; above it early training may diverge (Goyal 2017, 2.2).
+# A jump of up to 2x is within what people change by hand; the rule breaks down early in training, while the network
+# changes rapidly (Goyal et al. 2017, section 2.2).
 WARMUP_ABOVE = 2.0
 # Goyal et al. warm up for 5 epochs, for factors up to 32. Factors here end at 8, and many trainings are short,
 # so the warm-up also ends after 200 steps.
 WARMUP_EPOCHS = 5
 WARMUP_STEPS = 200
 
-# Optimizers whose update hardly depends on the gradient's scale: all Adams (by the name containing "adam"), and these.
-_ADAPTIVE = frozenset({"rmsprop", "adagrad", "adadelta", "adafactor", "lamb", "lion", "muon"})
+# Optimizers whose update hardly depends on the gradient's scale: these, and all Adams and LAMBs (such as FusedLAMB).
+_ADAPTIVE = frozenset({"rmsprop", "adagrad", "adadelta", "adafactor", "lion", "muon"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def is_adaptive(optimizer_name: str) -> bool:
         optimizer_name: Class name, qualified or not, such as ``"torch.optim.AdamW"``.
     """
     name = optimizer_name.rpartition(".")[2].lower()
-    return "adam" in name or name in _ADAPTIVE
+    return "adam" in name or "lamb" in name or name in _ADAPTIVE
 
 
 def scale(
@@ -74,8 +76,9 @@ def scale(
     by the same rule. A factor above 2 comes with a warm-up. Where the loss is a sum, its gradient is k times as large
     already, which for SGD is the linear rule: the learning rate is left alone.
 
-    Weight decay shrinks the weights by lr x weight_decay per step: per epoch, by factor / k of what it did. Under the
-    linear rule that is 1; under any other, "timescale" multiplies the decay by k / factor.
+    Weight decay shrinks the weights by lr x weight_decay per step (SGD and AdamW; Adam divides it by the gradient's
+    scale): per epoch, by factor / k of what it did. Under the linear rule that is 1; under any other, "timescale"
+    multiplies the decay by k / factor.
 
     Args:
         base_batch_size: Samples per optimizer step the learning rate was chosen for; None: unknown to us.
@@ -93,12 +96,14 @@ def scale(
     Raises:
         SettingsError: An unknown rule, a batch below 1, or a cap below 1.
 
-    Source: linear: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1, "Linear Scaling Rule", from
-    equations 3 and 4; warm-up: section 2.2, gradual warm-up. Square root: Krizhevsky 2014, "One weird trick", section
-    5, and for Adam and RMSprop Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms",
-    definition 5.2. Weight decay: Wang & Aitchison 2024, "How to set AdamW's weight decay as you scale model and dataset
-    size", whose time scale 1 / (lr x weight decay), counted in epochs, is held. We differ in the cap (every parameter
-    group has the same factor, so it holds for each) and in a shorter warm-up.
+    Source: linear: Goyal et al. 2017, "Accurate, Large Minibatch SGD" (arXiv:1706.02677), section 2.1, "Linear Scaling
+    Rule", from equations 3 and 4; warm-up: section 2.2, gradual warm-up. Square root: Krizhevsky 2014, "One weird trick
+    for parallelizing convolutional neural networks" (arXiv:1404.5997), and for Adam and RMSprop Malladi et al. 2022,
+    "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms" (arXiv:2205.10287). Weight decay: Wang & Aitchison
+    2024, "How to set AdamW's weight decay as you scale model and dataset size" (arXiv:2405.13698), whose time scale
+    1 / (lr x weight decay), counted in epochs, is held. We differ in the cap (every parameter group has the same
+    factor, so it holds for each), in a shorter warm-up, and from Malladi et al. in the betas and eps, which they scale
+    as well (1 - beta by k, eps by 1 / sqrt(k)) and we leave alone.
     """
     _check(base_batch_size, effective_batch_size, rule, cap)
     if weight_decay not in (None, *get_args(WeightDecayScaling)):
@@ -177,8 +182,8 @@ def _notes(rule: LrRule, wanted: float, factor: float, adaptive_name: str | None
         )
     if rule == "linear" and adaptive_name is not None:
         notes.append(
-            f"{adaptive_name.rpartition('.')[2]} divides by the gradient's own scale, and for its family the square "
-            f"root is the derived rule (factor {math.sqrt(wanted):.3g}, Malladi et al. 2022): if the loss is worse "
-            'than before, use lr_scaling="sqrt" or "auto".'
+            f"{adaptive_name.rpartition('.')[2]} divides by the gradient's own scale, and for Adam and RMSprop the "
+            f"square root is the derived rule (factor {math.sqrt(wanted):.3g}, Malladi et al. 2022): if the loss is "
+            'worse than before, use lr_scaling="sqrt" or "auto".'
         )
     return tuple(notes)

@@ -54,15 +54,17 @@ SCHEDULE_NAMES: Mapping[str, frozenset[str]] = {
 }
 """The only classes of ``torch.optim.lr_scheduler`` that are ever built, each with the arguments it may get."""
 
-# Smith & Topin 2019, "Super-Convergence", and torch's own defaults: up for 30 %, from a 25th of the highest rate.
+# The shape is that of Smith & Topin 2017, "Super-Convergence" (arXiv:1708.07120); that it goes up for 30 %, from a 25th
+# of the highest rate, are torch's own defaults.
 _PCT_START, _DIV_FACTOR = 0.3, 25.0
-# Smith 2017, "Cyclical Learning Rates", sections 3.1 and 3.2: half a cycle of 2 to 10 epochs; the lowest rate a third
-# or a fourth of the highest.
+# Smith 2017, "Cyclical Learning Rates for Training Neural Networks" (arXiv:1506.01186): half a cycle of 2 to 10 epochs
+# (section 3.2); the lowest rate a third or a fourth of the highest (section 3.3).
 _HALF_CYCLE_EPOCHS, _CYCLIC_FLOOR = 2, 1 / 4
-# Goyal et al. 2017, section 2.2: 5 of 90 epochs.
+# Goyal et al. 2017, sections 2.2 and 5.1: 5 of 90 epochs.
 _WARMUP_SHARE = 5 / 90
 _WARMUP_START = 0.01
-# He et al. 2016, "Deep Residual Learning", section 4.2: a tenth at 32k and again at 48k of 64k steps.
+# He et al. 2016, "Deep Residual Learning for Image Recognition" (arXiv:1512.03385), section 4.2: a tenth at 32k and
+# again at 48k of 64k steps.
 _MILESTONES = (0.5, 0.75)
 
 
@@ -134,10 +136,12 @@ def make_schedule(
     """A schedule whose counts fit a training.
 
     Args:
-        kind: "onecycle": up to the rate and far down again (Smith & Topin 2019). "cyclic": up and down, over and over
+        kind: "onecycle": up to the rate and far down again (Smith & Topin 2017). "cyclic": up and down, over and over
             (Smith 2017). "cosine": a linear warm-up, then down along half a cosine (Loshchilov & Hutter 2017, "SGDR",
-            equation 5, one cycle). "step": a tenth after each third of the epochs. "multistep": a tenth after a
-            half and again after three quarters (He et al. 2016). "plateau": a tenth when a figure stops improving.
+            arXiv:1608.03983, equation 5, one cycle). "step": a tenth after each third of the epochs (about as Goyal et
+            al. 2017, section 5.1, do after 30, 60 and 80 of 90). "multistep": a tenth after a half and again after
+            three quarters (He et al. 2016, section 4.2). "plateau": a tenth when a figure stops improving (as in their
+            section 3.4).
         epochs: Epochs of the training.
         updates_per_epoch: Optimizer steps per epoch.
         lrs: The highest learning rate of each parameter group.

@@ -55,7 +55,7 @@ class RaceResult:
     def low(self) -> float | None:
         """Lower one-sided 95 % bound of the ratio; None with fewer than two rounds.
 
-        Source: paired t on the mean log ratio, NIST/SEMATECH e-Handbook 1.3.5.3 with 7.1.3.1 (one-sided).
+        Source: paired t on the mean log ratio, NIST/SEMATECH e-Handbook 7.3.1.1, with one side only.
         """
         return self._bound(-1.0)
 

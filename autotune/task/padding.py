@@ -87,7 +87,7 @@ def padding_share(lengths: torch.Tensor, batch_size: int) -> float:
         1 - mean length / expected length of the longest of a batch.
 
     Source: the distribution of the largest of ``batch_size`` draws from the empirical distribution F of the lengths
-    is F ** batch_size (David and Nagaraja, Order Statistics, 2.1), drawing without replacement being close to that.
+    is F ** batch_size (David and Nagaraja, Order Statistics), drawing without replacement being close to that.
     """
     ordered = torch.sort(lengths.double()).values
     ranks = torch.arange(len(ordered) + 1, dtype=torch.float64) / len(ordered)

@@ -39,6 +39,16 @@ def test_larger_batch_is_said_with_updates_and_rate(make_config: MakeConfig) -> 
     assert "first 10 optimizer steps" in (_line(config, "Warm-up:") or "")
 
 
+def test_the_square_root_names_the_source_that_fits_the_optimizer(make_config: MakeConfig) -> None:
+    """For SGD it is not the paper on Adam and RMSprop."""
+    plan = scale(base_batch_size=16, effective_batch_size=64, rule="sqrt", optimizer_name="SGD", steps_per_epoch=9)
+    config = make_config(Settings(batch_size=64), learning_rate=plan)
+    assert "x2 (square-root rule, Krizhevsky 2014)" in (_line(config, "Learning rate:") or "")
+    facts = dataclasses.replace(config.facts, optimizer_name="torch.optim.AdamW")
+    adam = dataclasses.replace(config, facts=facts)
+    assert "x2 (square-root rule, Malladi et al. 2022)" in (_line(adam, "Learning rate:") or "")
+
+
 def test_same_effective_batch_changes_no_updates(make_config: MakeConfig) -> None:
     """Micro-batches are mentioned, updates and rate are not."""
     config = make_config(Settings(batch_size=4, gradient_accumulation_steps=4))

@@ -17,6 +17,7 @@ from autotune.learning_rate.optimizers import LAMB_ABOVE, LARS_ABOVE
         ("torch.optim.AdamW", LAMB_ABOVE + 1, "timm.optim.Lamb"),
         ("timm.optim.lars.Lars", 10**6, None),
         ("timm.optim.lamb.Lamb", 10**6, None),
+        ("apex.optimizers.fused_lamb.FusedLAMB", 10**6, None),
         ("torch.optim.SGD", None, None),
     ],
 )
