@@ -22,7 +22,8 @@ LONG_STEP_S = 0.5
 _SLOW_TIMES, _SLOW_S = 3.0, 0.2  # a first step beyond this many times the second, and this much longer, took its time
 _STOCK_SHARE = 0.5  # of a window's batches that lay ready before: more say nothing about the workers
 _ENOUGH_SHARE = 0.5  # of a window says nearly as much as all of it
-_CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long or two chunks, whichever comes first
+_CUT_AFTER_S = 0.5  # a rate is judged hopeless only after this long: the first steps of milliseconds say nothing
+_TELLING_STEP_S = 0.1  # nor does a single step that is shorter than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def warm_up(
 
 
 def _far_below(step: Chunk, cut_below_samples_per_s: float | None) -> bool:
-    if cut_below_samples_per_s is None:
+    if cut_below_samples_per_s is None or step.seconds < _TELLING_STEP_S:
         return False
     return step.rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (step.seconds - step.waited_s)
 
@@ -177,7 +178,7 @@ def measure(
         elapsed_s = timer.mark()
         part.epoch_ends = stream.epoch_ends - ends_before
         seen.append(part)
-        cut = _hopeless(sum(part.rows for part in seen), elapsed_s, len(seen), cut_below_samples_per_s)
+        cut = _hopeless(sum(part.rows for part in seen), elapsed_s, cut_below_samples_per_s)
         if elapsed_s > give_up_s:
             cut = cut or elapsed_s < _ENOUGH_SHARE * window_s
             break
@@ -230,8 +231,8 @@ def _goes_on(early: bool, before: int, stream: BatchStream, seen: list[Taken]) -
     return early or before - (stream.ready() or 0) > _STOCK_SHARE * sum(part.batches for part in seen)
 
 
-def _hopeless(rows: int, elapsed_s: float, chunks: int, cut_below_samples_per_s: float | None) -> bool:
-    if cut_below_samples_per_s is None or (elapsed_s < _CUT_AFTER_S and chunks < 2):
+def _hopeless(rows: int, elapsed_s: float, cut_below_samples_per_s: float | None) -> bool:
+    if cut_below_samples_per_s is None or elapsed_s < _CUT_AFTER_S:
         return False
     return rows < cut_below_samples_per_s * elapsed_s
 

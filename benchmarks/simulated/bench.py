@@ -29,7 +29,7 @@ from benchmarks.simulated.task import SimulatedTask
 __all__ = ["SimulatedBench"]
 
 _MOST_CHUNKS = 12  # raw samples kept of a window; the product keeps all
-_CUT_AFTER_S, _ONE_STEP_SHARE, _WAIT_SHARE = 0.5, 0.44, 0.2  # as the product has them
+_CUT_AFTER_S, _TELLING_STEP_S, _ONE_STEP_SHARE, _WAIT_SHARE = 0.5, 0.1, 0.44, 0.2  # as the product has them
 _MOST_RESIDENT = 3
 _STUDY_CAP_S = 60.0  # for the first batch and six steps, compilation aside
 _CLEANING_UP_S = 1.0  # after running out of memory
@@ -173,7 +173,7 @@ class SimulatedBench:
         done = 0
         if drains:
             cut_below = probe.cut_below_samples_per_s
-            if cut_below and not self._task.machine.has_gpu:
+            if cut_below and step_s >= _TELLING_STEP_S and not self._task.machine.has_gpu:
                 rate = (settings.batch_size or 1) / max(step_s - waited_s, 1e-9)
                 if rate < _ONE_STEP_SHARE * cut_below:
                     self.clock.spend(2 * step_s, "warm-up")
@@ -334,15 +334,14 @@ class SimulatedBench:
         planned = exactly or max(1, math.ceil(probe.window_s / (group * step_s)))
         factor = self._noise.of_window(self.clock.now_s)
         chunks: list[Chunk] = []
-        elapsed_s, groups, cut_below = 0.0, 0, probe.cut_below_samples_per_s
+        elapsed_s, cut_below = 0.0, probe.cut_below_samples_per_s
         for size in split(planned, _MOST_CHUNKS):
             steps = size * group
             seconds = steps * step_s / (factor * self._noise.of_chunk(steps * step_s, steps))
             self.clock.spend(seconds, "windows")
             chunks.append(Chunk(steps * rows, seconds, seconds * waited_s / step_s))
-            elapsed_s, groups = elapsed_s + seconds, groups + size
-            judged = elapsed_s >= _CUT_AFTER_S or groups >= 2
-            if cut_below and judged and sum(chunk.rows for chunk in chunks) < cut_below * elapsed_s:
+            elapsed_s += seconds
+            if cut_below and elapsed_s >= _CUT_AFTER_S and sum(chunk.rows for chunk in chunks) < cut_below * elapsed_s:
                 return tuple(chunks), True
             if probe.give_up_s is not None and seen_s + elapsed_s > probe.give_up_s:
                 return tuple(chunks), elapsed_s < 0.5 * probe.window_s

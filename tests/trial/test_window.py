@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -78,7 +79,44 @@ def test_waiting_for_the_loader_is_counted_as_waiting() -> None:
     assert sum(chunk.waited_s for chunk in window.chunks) == pytest.approx(0.2 * sum(c.seconds for c in window.chunks))
 
 
-def test_a_hopeless_rate_is_cut_after_two_chunks_at_most() -> None:
+def _steps(clock: FakeClock, seconds: Iterator[float]) -> Callable[[object], torch.Tensor]:
+    def step(rows: object) -> torch.Tensor:
+        clock.sleep(next(seconds))
+        return torch.zeros(())
+
+    return step
+
+
+@pytest.mark.parametrize(("slow", "cut"), [(10, False), (200, True)])
+def test_no_rate_is_cut_by_its_first_steps_of_milliseconds(slow: int, cut: bool) -> None:
+    """Ten slow steps of 10 ms are no reason to give up on fast ones; half a second of slow ones is."""
+    clock = FakeClock()
+    step = _steps(clock, itertools.chain([0.01] * slow, itertools.repeat(0.002)))
+    window = measure(
+        _stream(FakeLoader(clock, batches=10_000, rows=1)),
+        step,
+        lambda r: r,
+        WindowTimer(_CPU, clock),
+        batches_per_chunk=1,
+        window_s=1.0,
+        cut_below_samples_per_s=200,
+    )
+    assert window.cut is cut
+    assert (sum(chunk.seconds for chunk in window.chunks) < 0.6) is cut
+
+
+@pytest.mark.parametrize(("slow_s", "hopeless"), [(0.05, False), (0.5, True)])
+def test_one_slow_step_says_something_only_where_it_is_long(slow_s: float, hopeless: bool) -> None:
+    """A hiccup of 50 ms in the second step is not taken for the speed of the setting."""
+    clock = FakeClock()
+    step = _steps(clock, itertools.chain([0.002, slow_s], itertools.repeat(0.002)))
+    stream = _stream(FakeLoader(clock, batches=100, rows=1))
+    seen = warm_up(stream, step, lambda r: r, stock=0, least=3, clock=clock, cut_below_samples_per_s=400)
+    assert (seen.hopeless is not None) is hopeless
+    assert seen.batches == (2 if hopeless else 3)
+
+
+def test_a_hopeless_rate_is_cut_after_one_chunk_that_is_long() -> None:
     """4 rows in 1 s is far below 100/s: one chunk is enough to see it."""
     clock = FakeClock()
     window = _measure(
