@@ -12,7 +12,8 @@ import pytest
 from autotune import Settings
 from autotune.errors import BusyError
 from autotune.nightly.journal import CHANGES, METRICS, note
-from autotune.nightly.retune import Retuned, Rules, retune
+from autotune.nightly.retune import Rules, retune
+from autotune.nightly.retuned import Retuned
 from autotune.profiles import Key, Profiles
 
 BASELINE = Settings(batch_size=32)
