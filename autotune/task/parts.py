@@ -56,7 +56,7 @@ class PartDifference:
     def __str__(self) -> str:
         label = _LABELS.get(self.part, self.part)
         if self.only_inside:
-            return f"{label}: {self.here or 'as named'}, with other code or options"
+            return f"{label}: {self.here}, with other code or options" if self.here else f"{label} differ"
         return f"{label}: {self.there} there, {self.here} here"
 
     def to_json(self) -> dict[str, Any]:
