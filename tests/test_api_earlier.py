@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune import TunedConfig, autotune
-from autotune.api.cache import Cache
 from autotune.api.request import request_of
 from autotune.api.run import Run
 from autotune.hardware import Hardware, Limits
@@ -280,17 +279,11 @@ def test_a_task_that_is_another_one_at_each_start_is_noticed(call: Call) -> None
     assert any("loss_fn: _Restless, with other code or options" in text for text in said[3])
 
 
-def test_a_store_that_cannot_be_read_is_no_start_and_no_fault(
-    call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_read_is_no_start_and_no_fault(call: Call, searches: Searches) -> None:
     """The call tunes as if there were none, and says so."""
     call()
-    caches: list[Cache] = []
-    original = Cache.start
-    monkeypatch.setattr(Cache, "start", lambda cache: (caches.append(cache), original(cache))[1])
     for file in searches.store.path.glob("*.json"):
         file.write_text('{"profiles_version": 99}')
     tuned = call()
     assert searches.earlier == [None, None]
     assert any("reads up to" in said for said in tuned.evidence.warnings)
-    assert len(caches) == 1

@@ -97,13 +97,14 @@ class Cache:
             return None
         try:
             entries = self.store.read().entries
-        except ConfigError:  # said already, when the answer was looked up; or nothing but others' entries
+        except ConfigError as error:
+            said = f"The stored answer cannot be read: {error.cause}"
+            self.notes += [] if said in self.notes else [said]  # it was perhaps when the answer was looked up
             return None
         record = {"fingerprint": self.hardware.fingerprint, **self.hardware.to_json()}
         found = start_from(entries, self.key, record, without=self.unsafe)
-        said = found.said if found is not None else self._unstable(entries)
-        if said is not None:
-            self.notes.append(said)
+        doubt = found.said if found is not None else self._unstable(entries)
+        self.notes += [] if doubt is None else [doubt]
         return None if found is None else found.settings
 
     def _unstable(self, entries: Sequence[Entry]) -> str | None:
