@@ -158,9 +158,7 @@ def test_other_rules_and_a_larger_budget_start_from_what_is_stored(call: Call, s
     assert searches.earlier == [None, first.settings, first.settings]
 
 
-def test_force_and_no_cache_start_from_nothing(
-    call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_force_and_no_cache_start_from_nothing(call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for a fresh tuning gets one."""
     call()
     call(cache=False)
@@ -169,9 +167,7 @@ def test_force_and_no_cache_start_from_nothing(
     assert searches.earlier == [None, None, None]
 
 
-def test_what_does_not_run_here_is_no_start(
-    call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_run_here_is_no_start(call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stored answer runs out of memory in its safe step: it is not tried a second time."""
     call()
 

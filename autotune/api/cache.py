@@ -115,7 +115,7 @@ class Cache:
 
         Args:
             tuned: Of this call.
-            unsettled: Why it is none for the next call; None: it was proven, or what beats it was looked for in earnest.
+            unsettled: Why it is none for the next call; None: it is, being proven or searched for in earnest.
         """
         if self.store is None:
             return self._with_notes(tuned)

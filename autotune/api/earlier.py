@@ -1,4 +1,4 @@
-"""What earlier calls and re-tunes left in the store: answers to this very request, and where else a search may start."""
+"""What earlier calls and re-tunes left in the store: answers to this very request, or where a search may start."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def add_export(commands: Any, command: Callable[[Any, str, str], argparse.Argume
     parser.add_argument(
         "--task",
         metavar="FILE:FUNC",
-        help="the task that was tuned, so that 'plain' takes model, data and loss from there (they are yours to fill in)",
+        help="the task that was tuned: 'plain' takes model, data and loss from there (they are yours to fill in)",
     )
 
 
@@ -64,8 +64,8 @@ def export_config(args: argparse.Namespace, output: Output) -> int:
     for one in export.not_expressed:
         output.say(f"Not expressed: {one}")
     if args.out is None or len(wrote) > 1:  # what was there before is not asked to be filled in again
-        for one in export.fill_in:
-            output.say(f"To fill in, in {', '.join(export.beside)}: {one}")
+        for left in export.fill_in:
+            output.say(f"To fill in, in {', '.join(export.beside)}: {left}")
     if args.out is None and export.beside:
         output.say(f"With --out, {', '.join(export.beside)} is written beside it.")
     return 0

@@ -217,8 +217,8 @@ DATA = """def make_dataset():
 OPTIMIZER = """def make_optimizer(model):
     raise NotImplementedError("<<TOLD>>")"""
 
-_LOSS_FN = '''def loss_fn(output, target):
-    raise NotImplementedError("return the loss; <<MEASURED>>")'''
+_LOSS_FN = """def loss_fn(output, target):
+    raise NotImplementedError("return the loss; <<MEASURED>>")"""
 
 _STEP_OF_PAIR = '''def training_step(model, batch):
     """The loss, and what it is a mean over: the batch's rows, or the number of targets that count."""

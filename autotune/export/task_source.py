@@ -84,25 +84,25 @@ _MODEL = """def make_model():
 _DATA = """def make_dataset():
     return data().dataset if isinstance(data(), torch.utils.data.DataLoader) else data()"""
 
-_LOSS_FN = '''def loss_fn(output, target):
+_LOSS_FN = """def loss_fn(output, target):
     given = task().given["loss_fn"]
     if isinstance(given, nn.Module):
         given.to(target.device)
-    return given(prediction(output), target)'''
+    return given(prediction(output), target)"""
 
 _STEP = '''def training_step(model, batch):
     """The loss, and what it is a mean over."""
     result = task().given["training_step"](model, batch)
     return result if isinstance(result, tuple) else (result, rows(batch))'''
 
-_OPTIMIZER = '''def make_optimizer(model):
+_OPTIMIZER = """def make_optimizer(model):
     given = task().given["optimizer"]
     optimizer = given(list(model.parameters())) if callable(given) else given
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * <<LR>>
         if "weight_decay" in group:
             group["weight_decay"] = group["weight_decay"] * <<DECAY>>
-    return optimizer'''
+    return optimizer"""
 
 _OBJECTS = '''def __getattr__(name):
     """What the loader takes along: <<NAMES>>."""

@@ -70,7 +70,7 @@ class Check:
     others_cores: float | None = None
     """Most CPU cores' worth that others used in a lap."""
     stored_among: str | None = None
-    """Who else used the machine when what is stored was measured, which therefore is no measure of drift; None: nobody."""
+    """Who else used the machine when what is stored was measured, which is no measure of drift then; None: nobody."""
     race: RaceResult | None = None
     """The race that was run now; not in the JSON."""
 
@@ -160,7 +160,12 @@ def _record(config: TunedConfig) -> Mapping[str, Any]:
 def _judged(config: TunedConfig, result: RaceResult, margin: float) -> Check:
     speedup, among = config.evidence.speedup, among_others(config)
     stored = speedup.median if speedup else None
-    known: dict[str, Any] = {"stored": stored, "stored_among": among, "others_cores": result.others_cores, "race": result}
+    known: dict[str, Any] = {
+        "stored": stored,
+        "stored_among": among,
+        "others_cores": result.others_cores,
+        "race": result,
+    }
     if among is not None:  # of a machine under such load: no measure of this one
         speedup = None
     low, median, high = result.low, result.median, result.high

@@ -38,6 +38,7 @@ LEAST_GAIN = 0.03
 _BASELINE_HOLDS = timedelta(days=7)  # that nothing is faster is looked at again after this
 _ASKED = ("request", "time_budget_s")  # of an entry: what its search was asked
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How to re-tune."""
@@ -204,10 +205,10 @@ class _Retune:
 
     def _first(self, new: TunedConfig) -> Retuned:
         """Nothing was stored for this machine, so what won its race against the baseline is."""
-        if new.evidence.kept_baseline:
-            return self._ended("nothing proven", new.evidence.reason, new=new)
-        config = new if self.stored is None else self._held(self.stored, new)
         other = f" What is stored is of another task ({in_words(self.unlike)})." if self.unlike else ""
+        if new.evidence.kept_baseline:
+            return self._ended("nothing proven", f"{new.evidence.reason}{other and '.'}{other}", new=new)
+        config = new if self.stored is None else self._held(self.stored, new)
         return self._written(config, "new", f"There was no config for this machine.{other}")
 
     def _compare(self, stored: TunedConfig, new: TunedConfig) -> Retuned:

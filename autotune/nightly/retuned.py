@@ -15,8 +15,8 @@ __all__ = ["Outcome", "Retuned"]
 
 Outcome = Literal["unchanged", "kept", "remeasured", "rewritten", "new", "nothing proven"]
 """unchanged: no study was run; kept: a study found nothing that beats the stored settings by enough; remeasured: the
-stored settings stay, with figures measured now, since others had used the machine before; rewritten: a study found better
-ones; new: there was no config for this machine; nothing proven: nor is there one now."""
+stored settings stay, with figures measured now, since others had used the machine before; rewritten: a study found
+better ones; new: there was no config for this machine; nothing proven: nor is there one now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,12 @@ class Retuned:
         rates = f"{_rate(self.old_samples_per_s)} -> {_rate(self.new_samples_per_s)} samples/s"
         gain = f" ({self.gain.median:.2f}x, at least {self.gain.low:.2f}x)" if self.gain else ""
         moved = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in self.moved.items()) or "no setting"
-        other = f"; what is stored is of another task ({in_words(self.task_differences)})" if self.task_differences else ""
-        return f"{self.when} {self.task} [{self.key.hardware[7:19]}] {self.outcome}: {rates}{gain}; moved: {moved}{other}"
+        other = (
+            f"; what is stored is of another task ({in_words(self.task_differences)})" if self.task_differences else ""
+        )
+        return (
+            f"{self.when} {self.task} [{self.key.hardware[7:19]}] {self.outcome}: {rates}{gain}; moved: {moved}{other}"
+        )
 
 
 def _rate(samples_per_s: float | None) -> str:

@@ -164,6 +164,7 @@ def test_a_name_in_a_file_cannot_end_the_text_it_is_written_into(make_config: Ma
     evil = 'x.Y"); raise SystemExit("'
     document["optimizer"]["name"] = document["facts"]["optimizer_name"] = evil
     document["not_portable"].append(f"optimizer: {evil}")
+    document["same_batch"] = None
     export = to(TunedConfig.from_json(document), "plain")
     with pytest.raises(NotImplementedError):
         _names(export.beside["train_parts.py"])["make_optimizer"](nn.Linear(1, 1))

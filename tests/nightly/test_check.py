@@ -115,9 +115,7 @@ def test_code_of_another_python_is_foreign_and_said(world: Any) -> None:
     """Compiled code differs between minor versions, whatever the source."""
     config = world.config(_stored(world))
     facts = dataclasses.replace(config.facts, fingerprint_parts={"dataset": "Rows [0123456789abcdef]"})
-    config = dataclasses.replace(
-        config, facts=facts, hardware=dataclasses.replace(world.hardware, python="3.1.4")
-    )
+    config = dataclasses.replace(config, facts=facts, hardware=dataclasses.replace(world.hardware, python="3.1.4"))
     parts = {"dataset": "Rows [ffffffffffffffff]"}
     found = check(config, dataclasses.replace(world.here, fingerprint="sha256:other", parts=parts))
     assert "dataset: Rows, with other code or options; code counts as compiled, by Python 3.1 there" in found.reason

@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any) -> Any:
 def test_a_drifted_config_is_rewritten_and_logged_old_to_new(
     project: Path, world: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command ends with 0, prints and logs the rates and the settings that moved; the next night changes nothing."""
+    """The command ends with 0, prints and logs rates and settings that moved; the next night changes nothing."""
     store = Profiles(project / "profiles")
     store.put(world.key, world.config(_STORED).to_json(), why="earlier")
     world.rates |= {_STORED: 120.0, _BETTER: 140.0}

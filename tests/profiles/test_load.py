@@ -122,10 +122,14 @@ def test_the_task_that_is_stored_instead_is_told_apart(tmp_path: Path, made: Mad
     task = Task(nn.Linear(3, 2), data, loss_fn=nn.CrossEntropyLoss(), device="cpu")
     store = Profiles(tmp_path / "s")
     put(store, made(task="a", machine="here"))
-    with pytest.raises(ConfigError, match="nearest task of this machine, task a, differs: samples per epoch: 5200 there"):
+    with pytest.raises(
+        ConfigError, match="nearest task of this machine, task a, differs: samples per epoch: 5200 there"
+    ):
         TunedConfig.load(store.path, task=task)
     (tmp_path / "one.json").write_text(json.dumps(made(task="a", machine="here")))
-    with pytest.warns(UserWarning, match=r"not the task 'Linear' given with it \(samples per epoch: 5200 there, 8 here"):
+    with pytest.warns(
+        UserWarning, match=r"not the task 'Linear' given with it \(samples per epoch: 5200 there, 8 here"
+    ):
         TunedConfig.load(tmp_path / "one.json", task=task)
 
 

@@ -18,11 +18,12 @@ from autotune.task.parts import differing_parts, in_words, known_parts
 class Rows(torch.utils.data.Dataset[Any]):
     """Nothing but an attribute."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, rows: int = 9) -> None:
         self.size = size
+        self._rows = rows
 
     def __len__(self) -> int:
-        return 9
+        return self._rows
 
 
 def data(rows: int = 12) -> TensorDataset:
@@ -53,7 +54,7 @@ def parts(model: nn.Module | None = None, dataset: Any = None, batch: Any = None
         ),
         ({}, {"model": net(dropout=0.2)}, "options of the model's modules differ"),
         ({"dataset": Rows(3)}, {"dataset": Rows(4)}, "dataset: Rows, with other code or options"),
-        ({}, {"dataset": data(13)}, "samples per epoch: 12 there, 13 here"),
+        ({"dataset": Rows(3)}, {"dataset": Rows(3, rows=8)}, "samples per epoch: 9 there, 8 here"),
         ({}, {"collate_fn": lambda samples: samples}, "collate_fn: none there, <lambda> here"),
         (
             {"loss_fn": functional.cross_entropy},
