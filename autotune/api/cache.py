@@ -144,7 +144,7 @@ class Cache:
             return None
         faults: list[str] = []
         found = answers(self.store, self.key, faults)
-        self.notes += [f"The stored answer cannot be read: {fault}" for fault in faults]
+        self.notes += [f"The stored answer cannot be read: {fault}" for fault in dict.fromkeys(faults)]
         for answer in found:
             refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run)
             if refusal is None:

@@ -100,9 +100,10 @@ def test_the_script_is_complete_and_runs_where_the_package_cannot_be_imported(
     assert export.fill_in == ()
     for name, text in export.files.items():
         (tmp_path / name).write_text(text)
-    code = "import runpy, sys; sys.modules['autotune'] = None; runpy.run_path('train.py', run_name='__main__')"
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": ""}
-    command = [sys.executable, "-c", code]
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "autotune.py").write_text("raise ImportError('the package was asked for')")
+    environment = {"PYTHONPATH": str(tmp_path / "before"), "PATH": ""}
+    command = [sys.executable, "train.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("epoch 0: loss ")
