@@ -156,9 +156,10 @@ class Facts:
         return TaskIdentity(fingerprint=self.fingerprint, parts=known_parts(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON scalars, lists and dicts; no NaN."""
+        """JSON scalars, lists and dicts; no NaN. Parts that a file from before did not have are not written."""
         lists = {"optimizer_implementations": list(self.optimizer_implementations), "warnings": list(self.warnings)}
-        return {**dataclasses.asdict(self), **lists}
+        values = {**dataclasses.asdict(self), **lists}
+        return values if self.fingerprint_parts else {key: values[key] for key in values if key != "fingerprint_parts"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
