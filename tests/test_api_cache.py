@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from autotune import Space, Task, TunedConfig, autotune
 from autotune.api import tune
-from autotune.api.cache import Cache, is_settled
+from autotune.api.cache import Cache, unsettled_because
 from autotune.api.run import Run
 from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe
 from autotune.planner import Found
@@ -232,7 +232,8 @@ def test_only_what_was_decided_is_settled(undecided: dict[str, Any]) -> None:
 
     def settled(races: list[RaceResult], tried: int = 9, finalists: tuple[Measured, ...] = (), **more: Any) -> bool:
         found = Found(baseline=more.pop("own", own), finalists=finalists, stopped="x")
-        return is_settled(kept, found, races, tried=tried, interrupted=more.pop("interrupted", False))  # type: ignore[arg-type]
+        why = unsettled_because(kept, found, races, tried=tried, interrupted=more.pop("interrupted", False))  # type: ignore[arg-type]
+        return why is None
 
     assert settled([raced(baseline, other, LOST)])
     assert not settled([raced(baseline, other, undecided.pop("ratios", LOST), **undecided)])

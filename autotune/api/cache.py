@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from autotune.api.earlier import Answer, answers, start_from, unstable_parts
 from autotune.api.environment import MODE_VARIABLE, Mode
 from autotune.api.options import Options
+from autotune.api.request import request_digest
 from autotune.config import Evidence, TunedConfig
 from autotune.config.assemble import assemble
+from autotune.config.entries import Entry
 from autotune.config.verdict import Verdict
 from autotune.errors import AutotuneError, ConfigError
 from autotune.hardware import Hardware
@@ -23,16 +24,18 @@ from autotune.planner import Found
 from autotune.planner.safe_step import safe_step, unsafe_because
 from autotune.profiles import Key, Profiles, user_folder
 from autotune.race import RaceResult
+from autotune.settings import Settings
 from autotune.space import Candidates
 from autotune.task import Task
 
-__all__ = ["BASELINE_HOLDS", "Cache", "is_settled"]
+__all__ = ["BASELINE_HOLDS", "Cache", "unsettled_because"]
 
 BASELINE_HOLDS = timedelta(days=7)
 """That nothing was faster is looked at again after this: the machine was perhaps busy, the next release knows more."""
 
 _STEP_DEADLINE_S = 30.0
 _ENOUGH_TRIED = 5  # other settings, none of which was faster: a search that ran
+_AGAIN = f"`torch-autotune retune` measures again, and so does a call with {MODE_VARIABLE}=force in the environment"
 
 
 @dataclass(kw_only=True)
@@ -57,7 +60,9 @@ class Cache:
     store: Profiles | None = None
     now: Callable[[], datetime] = field(default=lambda: datetime.now(timezone.utc))
     notes: list[str] = field(default_factory=list)
-    """Why a stored answer was not used, and what went wrong with the store."""
+    """Why a stored answer was not used, where the search started instead, and what went wrong with the store."""
+    unsafe: list[Key] = field(default_factory=list)
+    """Stored answers that do not run here any more."""
 
     @classmethod
     def of(cls, call: Options, task: Task, candidates: Candidates, hardware: Hardware, mode: Mode) -> Cache:
@@ -83,14 +88,39 @@ class Cache:
             return self._baseline(said, f"This is the baseline, {said}.")
         return found
 
-    def keep(self, tuned: TunedConfig, *, settled: bool) -> TunedConfig:
-        """Stores an answer, where it is one; the same config, with a warning where that failed.
+    def start(self) -> Settings | None:
+        """What a search begins with, of what is stored for this task; None: nothing is, or the store is not to be used.
+
+        Also notes a task whose fingerprint seems to change from start to start.
+        """
+        if self.store is None or self.mode != "tune":
+            return None
+        try:
+            entries = self.store.read().entries
+        except ConfigError as error:
+            said = f"The stored answer cannot be read: {error.cause}"
+            self.notes += [] if said in self.notes else [said]  # it was perhaps when the answer was looked up
+            return None
+        record = {"fingerprint": self.hardware.fingerprint, **self.hardware.to_json()}
+        found = start_from(entries, self.key, record, without=self.unsafe)
+        doubt = found.said if found is not None else self._unstable(entries)
+        self.notes += [] if doubt is None else [doubt]
+        return None if found is None else found.settings
+
+    def _unstable(self, entries: Sequence[Entry]) -> str | None:
+        return unstable_parts(entries, self.key, self.task.name, self.candidates.facts.identity.parts)
+
+    def keep(self, tuned: TunedConfig, *, unsettled: str | None) -> TunedConfig:
+        """Stores an answer, where it is one; the same config, with a warning where it was not stored.
 
         Args:
             tuned: Of this call.
-            settled: It was proven, or what beats it was looked for in earnest.
+            unsettled: Why it is none for the next call; None: it is, being proven or searched for in earnest.
         """
-        if self.store is None or not settled:
+        if self.store is None:
+            return self._with_notes(tuned)
+        if unsettled is not None:
+            self.notes.append(f"The answer was not stored, and the next start tunes again: {unsettled}.")
             return self._with_notes(tuned)
         try:
             self.store.put(self.key, tuned.to_json(), why="autotune()", time_budget_s=float(self.call.time_budget_s))
@@ -103,40 +133,24 @@ class Cache:
     def key(self) -> Key:
         """Everything that changes the answer."""
         return Key(
-            task=self.candidates.facts.fingerprint, hardware=self.hardware.fingerprint, rules=_digest(self._rules())
+            task=self.candidates.facts.fingerprint,
+            hardware=self.hardware.fingerprint,
+            rules=request_digest(self.call, self.candidates, self.task),
         )
-
-    def _rules(self) -> dict[str, Any]:
-        call, candidates = self.call, self.candidates
-        scaling = ("lr_scaling", "weight_decay_scaling")
-        names = ("effective_batch_size", "max_batch_size", "max_effective_batch_size", *scaling, "isolate")
-        return {
-            "baseline": candidates.baseline.to_json(),
-            "base_batch_size": candidates.base_batch_size,
-            **{name: getattr(call, name) for name in names},
-            "memory_margin": float(call.memory_margin),
-            "space": repr(candidates.space),
-            "max_grad_norm": self.task.max_grad_norm,
-            "deterministic": candidates.facts.deterministic,
-        }
 
     def _stored(self, run: Callable[[Probe], Outcome]) -> TunedConfig | None:
         if self.store is None:
             self.notes.append("there is no store")
             return None
-        try:
-            entry = self.store.entry(self.key)
-            if entry is None:
-                return None
-            stored = TunedConfig.from_json(entry.document)
-        except ConfigError as error:
-            self.notes.append(f"The stored answer cannot be read: {error.cause}")
-            return None
-        refusal = self._refusal(stored, entry.results[0]) or self._unsafe(stored, run)
-        if refusal is not None:
-            self.notes.append(f"The stored answer of {entry.saved[:10]} was not used: {refusal}.")
-            return None
-        return self._renewed(stored, entry.saved)
+        faults: list[str] = []
+        found = answers(self.store, self.key, faults)
+        self.notes += [f"The stored answer cannot be read: {fault}" for fault in dict.fromkeys(faults)]
+        for answer in found:
+            refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run)
+            if refusal is None:
+                return self._renewed(answer)
+            self.notes.append(f"The stored answer of {answer.saved[:10]} was not used: {refusal}.")
+        return None
 
     def _refusal(self, stored: TunedConfig, result: Mapping[str, Any]) -> str | None:
         """Why a stored answer is none any more, as far as that shows without running it."""
@@ -148,9 +162,12 @@ class Cache:
                 return f"that nothing is faster is looked at again after {BASELINE_HOLDS.days} days"
         return self.candidates.refusal(stored.settings)
 
-    def _unsafe(self, stored: TunedConfig, run: Callable[[Probe], Outcome]) -> str | None:
-        outcome = safe_step(run, stored.settings, deadline_s=_STEP_DEADLINE_S, seed=self.call.seed)
-        return unsafe_because(outcome, self.hardware, self.candidates.limits, self.call.memory_margin)
+    def _unsafe(self, answer: Answer, run: Callable[[Probe], Outcome]) -> str | None:
+        outcome = safe_step(run, answer.config.settings, deadline_s=_STEP_DEADLINE_S, seed=self.call.seed)
+        why = unsafe_because(outcome, self.hardware, self.candidates.limits, self.call.memory_margin)
+        if why is not None:
+            self.unsafe.append(answer.key)
+        return why
 
     def _age(self, saved: str) -> timedelta:
         try:
@@ -158,14 +175,19 @@ class Cache:
         except (ValueError, TypeError):
             return timedelta.max
 
-    def _renewed(self, stored: TunedConfig, saved: str) -> TunedConfig:
+    def _renewed(self, answer: Answer) -> TunedConfig:
         """The stored settings and evidence around the task, learning rate and machine of today."""
+        stored = answer.config
         same = stored.keep_batch()
         fits = self.candidates.refusal(same.settings) is None
-        said = f"; stored on {saved[:10]}, and run for one step before it was returned"
+        said = f"; stored on {answer.saved[:10]}, and run for one step before it was returned"
+        evidence = dataclasses.replace(stored.evidence, reason=stored.evidence.reason + said)
+        if answer.among is not None:
+            doubt = f"The stored answer was measured while {answer.among}: {_AGAIN}."
+            evidence = dataclasses.replace(evidence, warnings=(*evidence.warnings, doubt))
         verdict = Verdict(
             settings=stored.settings,
-            evidence=dataclasses.replace(stored.evidence, reason=stored.evidence.reason + said),
+            evidence=evidence,
             same_batch_settings=same.settings if fits else self.candidates.baseline,
             same_batch_evidence=same.evidence if fits else stored.evidence,
         )
@@ -200,8 +222,10 @@ class Cache:
         return dataclasses.replace(tuned, evidence=evidence)
 
 
-def is_settled(tuned: TunedConfig, found: Found, races: Sequence[RaceResult], *, tried: int, interrupted: bool) -> bool:
-    """Whether an answer may be given to the next call as well.
+def unsettled_because(
+    tuned: TunedConfig, found: Found, races: Sequence[RaceResult], *, tried: int, interrupted: bool
+) -> str | None:
+    """Why an answer may not be given to the next call as well, in one clause; None: it may.
 
     A win is proven. A kept baseline is an answer only where every race was decided and not drowned in noise, or where
     a search that really tried others found none faster; not where time was too short, or the machine too busy.
@@ -213,15 +237,16 @@ def is_settled(tuned: TunedConfig, found: Found, races: Sequence[RaceResult], *,
         tried: Other settings that were measured.
         interrupted: Ctrl-C ended the run.
     """
-    if interrupted or found.baseline is None:
-        return False
+    if interrupted:
+        return "Ctrl-C ended it"
+    if found.baseline is None:
+        return "there was not even time to measure the baseline"
     if not tuned.evidence.kept_baseline:
-        return True
-    if races:
-        return all(race.undecided is None and race.low is not None and not race.noisy for race in races)
-    return not found.finalists and tried >= _ENOUGH_TRIED
-
-
-def _digest(rules: Mapping[str, Any]) -> str:
-    text = json.dumps(rules, sort_keys=True, separators=(",", ":"), default=str)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        return None
+    if any(race.noisy for race in races):
+        return "the baseline was kept only because the machine was too noisy to decide the race"
+    if any(race.undecided is not None or race.low is None for race in races) or (found.finalists and not races):
+        return "the baseline was kept only because the race was not decided"
+    if not races and tried < _ENOUGH_TRIED:
+        return f"the baseline was kept with {tried} other settings tried, too few to say that nothing is faster"
+    return None

@@ -82,8 +82,9 @@ def autotune(
         seed: Seeds everything random in the trials.
         isolate: Measure in a process of its own. False: in this one, without its protection.
         cache: Answers of earlier calls with the same task, machine and rules are kept in the user's cache folder, and
-            returned within seconds after one safe step; not where ``storage`` is given, since that study goes on.
-            False: neither looked up nor kept. ``AUTOTUNE`` in the environment wins: ``off`` returns the baseline
+            returned within seconds after one safe step; not where ``storage`` is given, since that study goes on. Where
+            none fits, the search starts from what is stored for this task on a machine like this one. False: neither
+            looked up nor kept. ``AUTOTUNE`` in the environment wins: ``off`` returns the baseline
             unmeasured, ``cached`` the stored answer or else the baseline with a warning, ``force`` always tunes.
         progress: None: a live line if stderr is a terminal; False: silent; a callable gets each ``Progress``.
         hardware: A record to use in place of detecting it, such as ``dataclasses.replace(Hardware.detect(),

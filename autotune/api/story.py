@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import Any
 
-from autotune.api.cache import Cache, is_settled
+from autotune.api.cache import Cache, unsettled_because
 from autotune.api.environment import mode
 from autotune.api.noise import NoiseBound, bounded_by_noise
 from autotune.api.options import Options
@@ -75,7 +75,7 @@ def tune(task: Task, **options: Any) -> TunedConfig:
             clock=time.perf_counter,
             started_s=started_s,
             say=narrator.trial,
-            earlier=call.earlier or study.earlier,
+            earlier=call.earlier or study.earlier or cache.start(),
             budget_s=call.time_budget_s,
             memory_margin=call.memory_margin,
             seed=call.seed,
@@ -90,8 +90,8 @@ def _kept(cache: Cache, tuned: TunedConfig, run: Run) -> TunedConfig:
     """The answer, stored for the next call where it is one."""
     others = {one.settings for one in run.study.outcomes if isinstance(one, Measured) and one.kind == "joint"}
     tried = len(others - {run.plan.candidates.baseline})
-    settled = is_settled(tuned, run.outcome, run.races, tried=tried, interrupted=run.interrupted)
-    return cache.keep(tuned, settled=settled)
+    unsettled = unsettled_because(tuned, run.outcome, run.races, tried=tried, interrupted=run.interrupted)
+    return cache.keep(tuned, unsettled=unsettled)
 
 
 def detected(task: Task, call: Options) -> Hardware:

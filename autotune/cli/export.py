@@ -12,7 +12,7 @@ from autotune.errors import SettingsError
 from autotune.export.names import DIALECTS
 
 if TYPE_CHECKING:
-    from autotune.export import Export
+    from autotune.export import Export, TaskSource
 
 __all__ = ["add_export", "export_config"]
 
@@ -33,7 +33,7 @@ def add_export(commands: Any, command: Callable[[Any, str, str], argparse.Argume
     parser.add_argument(
         "--task",
         metavar="FILE:FUNC",
-        help="the task that was tuned, so that 'plain' can import its model (data and loss are yours to fill in)",
+        help="the task that was tuned: 'plain' takes model, data and loss from there (they are yours to fill in)",
     )
 
 
@@ -55,16 +55,31 @@ def export_config(args: argparse.Namespace, output: Output) -> int:
     from autotune.export import to
 
     task = None if args.task is None else load_task(args.task)
+    source = None if args.task is None else _source(args.task, args.out)
     tuned = TunedConfig.load(args.file, task=task)
-    export = to(tuned.keep_batch() if args.keep_batch else tuned, args.to)
+    export = to(tuned.keep_batch() if args.keep_batch else tuned, args.to, source=source)
     wrote = [] if args.out is None else _write(export, Path(args.out), output)
     if args.out is None or output.as_json:
         output.result(export.text.rstrip("\n"), {**export.to_json(), "wrote": wrote})
     for one in export.not_expressed:
         output.say(f"Not expressed: {one}")
+    if args.out is None or len(wrote) > 1:  # what was there before is not asked to be filled in again
+        for left in export.fill_in:
+            output.say(f"To fill in, in {', '.join(export.beside)}: {left}")
     if args.out is None and export.beside:
         output.say(f"With --out, {', '.join(export.beside)} is written beside it.")
     return 0
+
+
+def _source(spec: str, out: str | None) -> TaskSource:
+    """Where the task comes from; refused where the script would be written over it."""
+    from autotune.cli.task_file import task_source
+    from autotune.export import TaskSource
+
+    folder, module, function = task_source(spec)
+    if out is not None and Path(out).resolve() == Path(folder, f"{module}.py"):
+        raise SettingsError(f"--out {out!r} is the task's own file.", "Name another.")
+    return TaskSource(folder=folder, module=module, function=function)
 
 
 def _write(export: Export, path: Path, output: Output) -> list[str]:

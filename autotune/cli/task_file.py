@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError, SettingsError, TaskError
 if TYPE_CHECKING:
     from autotune.task import Task
 
-__all__ = ["load_task"]
+__all__ = ["load_task", "task_source"]
 
 
 def load_task(spec: str) -> Task:
@@ -46,6 +46,22 @@ def load_task(spec: str) -> Task:
             "Let it end with: return autotune.Task(model, dataset, loss_fn=..., optimizer=...).",
         )
     return task
+
+
+def task_source(spec: str) -> tuple[str, str, str]:
+    """Folder for ``sys.path``, module and function of a task, as ``load_task`` imports it.
+
+    Args:
+        spec: As for ``load_task``.
+
+    Raises:
+        SettingsError: ``spec`` is not of that form.
+    """
+    where, name = _split(spec)
+    if not _is_file_name(where):
+        return str(Path.cwd()), where, name
+    path = Path(where).resolve()
+    return str(path.parent), path.stem, name
 
 
 def _split(spec: str) -> tuple[str, str]:

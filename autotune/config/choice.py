@@ -11,10 +11,11 @@ from torch import nn
 
 from autotune.config.entries import LARGEST_BYTES, Match, Shelf, is_shelf, matches, no_match, read_entries
 from autotune.config.file import parse_json, read_content, read_document
-from autotune.config.handed_over import fingerprint_of
+from autotune.config.handed_over import identity_of
 from autotune.errors import ConfigError
 from autotune.hardware import Hardware
 from autotune.task import Task
+from autotune.task.parts import in_words
 
 __all__ = ["document_for_here"]
 
@@ -45,18 +46,27 @@ def _chosen(where: str, shelf: Shelf, here: Mapping[str, Any], task: Task | None
     found = matches(shelf.entries, here)
     usable = [one for one in found if one.exact] or [one for one in found if one.near]
     tasks = {one.entry.key.task for one in usable}
+    unlike = ""
     if task is not None and (len(tasks) > 1 or isinstance(task.model, nn.Module)):
-        wanted = fingerprint_of(task, task.build_model())
-        usable = [one for one in usable if one.entry.key.task == wanted]
-        found = [one for one in found if one.entry.key.task == wanted]
+        wanted = identity_of(task, task.build_model())
+        unlike = _unlike(usable, wanted.parts)
+        usable = [one for one in usable if one.entry.key.task == wanted.fingerprint]
+        found = [one for one in found if one.entry.key.task == wanted.fingerprint]
     elif len(tasks) > 1:
         raise _ambiguous(where, usable)
     if not usable:
-        raise no_match(where, shelf, found, None if task is None else task.name)
+        raise no_match(where, shelf, found, None if task is None else task.name, unlike=unlike)
     best = usable[0]
     if not best.exact:
         _warn_near(best)
     return best.entry.document
+
+
+def _unlike(usable: Sequence[Match], parts: Mapping[str, str]) -> str:
+    """What distinguishes the task given from the nearest one that was tuned on such a machine."""
+    known = [(one.entry.name, differences) for one in usable if (differences := one.entry.unlike(parts))]
+    name, differences = min(known, key=lambda one: len(one[1]), default=("", ()))
+    return f"The nearest task of this machine, {name}, differs: {in_words(differences)}." if differences else ""
 
 
 def _ambiguous(where: str, usable: Sequence[Match]) -> ConfigError:

@@ -19,6 +19,7 @@ from typing import Any
 from autotune.config.file import NewerConfigError, check_document, parse_json, read_content
 from autotune.errors import ConfigError
 from autotune.hardware.nearness import Difference, is_patch_release, speed_differences
+from autotune.task.parts import PartDifference, differing_parts, known_parts
 
 __all__ = [
     "LARGEST_BYTES",
@@ -96,6 +97,15 @@ class Entry:
     def saved(self) -> str:
         """When the result in force was put there."""
         return str(self.results[0].get("saved") or "")
+
+    def unlike(self, parts: Mapping[str, str]) -> tuple[PartDifference, ...]:
+        """The parts in which its task differs from another, as far as both are known.
+
+        Args:
+            parts: Of the other task.
+        """
+        facts = _within(self.results[0]["document"], "facts")
+        return differing_parts(known_parts(facts if isinstance(facts, Mapping) else {}), parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +234,9 @@ def matches(entries: Iterable[Entry], hardware: Mapping[str, Any], *, task: str 
     return sorted(found, key=lambda one: (not one.exact, not one.near, len(one.differences)))
 
 
-def no_match(where: str, shelf: Shelf, found: Sequence[Match], task_name: str | None = None) -> ConfigError:
+def no_match(
+    where: str, shelf: Shelf, found: Sequence[Match], task_name: str | None = None, *, unlike: str = ""
+) -> ConfigError:
     """The error for a place that holds nothing for this machine.
 
     Args:
@@ -232,6 +244,7 @@ def no_match(where: str, shelf: Shelf, found: Sequence[Match], task_name: str | 
         shelf: What was read of it.
         found: Entries of other machines, nearest first.
         task_name: Task that was wanted; None: any.
+        unlike: What distinguishes the task of this machine's nearest entry, in one sentence.
     """
     what = "this machine" if task_name is None else f"the task {task_name!r} on this machine"
     nearest = " | ".join(map(str, found[:_SHOWN]))
@@ -239,7 +252,7 @@ def no_match(where: str, shelf: Shelf, found: Sequence[Match], task_name: str | 
     seen = f" Nearest are: {nearest}." if found else f" It holds tasks: {', '.join(others)}." if others else ""
     faults = f" {' '.join(shelf.faults[:_SHOWN])}" if shelf.faults else ""
     return ConfigError(
-        f"{where!r} holds no config for {what}.{seen}{faults}",
+        f"{where!r} holds no config for {what}.{seen}{unlike and f' {unlike}'}{faults}",
         "Tune here: `torch-autotune retune`, or `torch-autotune tune FILE:FUNC --out tuned.json`.",
     )
 

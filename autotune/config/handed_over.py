@@ -12,8 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autotune.errors import ConfigError, TaskError
-from autotune.task import Task, first_batch, task_fingerprint
+from autotune.task import Task, TaskIdentity, first_batch, task_identity
 from autotune.task.optimizer_spec import SCALED_MARK
+from autotune.task.parts import differing_parts, in_words
 from autotune.task.samples import described_rows
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "check_model",
     "check_task",
     "fingerprint_of",
+    "identity_of",
     "mark_scaled",
     "refuse_scaled",
     "warn_of_other_task",
@@ -120,17 +122,23 @@ def warn_of_other_task(config: TunedConfig, task: Task, model: nn.Module, *, sta
     """
     if config.stored is None:
         return
-    if fingerprint_of(task, model) != config.facts.fingerprint:
+    here, there = identity_of(task, model), config.facts.identity
+    if here.fingerprint != there.fingerprint:
         warnings.warn(
-            f"The config was tuned for the task {config.stored.name!r}, whose model, data, loss or optimizer are not "
-            f"those of the task {task.name!r} given with it: its settings may not fit. Tune this task.",
+            f"The config was tuned for the task {config.stored.name!r}, which is not the task {task.name!r} given with "
+            f"it ({in_words(differing_parts(there.parts, here.parts))}): its settings may not fit. Tune this task.",
             UserWarning,
             stacklevel=stacklevel,
         )
 
 
 def fingerprint_of(task: Task, model: nn.Module) -> str:
-    """The task's fingerprint, from one batch loaded here.
+    """The fingerprint alone of ``identity_of``, whose arguments these are."""
+    return identity_of(task, model).fingerprint
+
+
+def identity_of(task: Task, model: nn.Module) -> TaskIdentity:
+    """The task's fingerprint with its parts, from one batch loaded here.
 
     Args:
         task: The task.
@@ -139,7 +147,7 @@ def fingerprint_of(task: Task, model: nn.Module) -> str:
     data = task.data.resolve()
     rows = described_rows(data, task.base_batch_size)
     batch = first_batch(data, rows=rows)
-    return task_fingerprint(task, model, batch, data=data, rows=rows)
+    return task_identity(task, model, batch, data=data, rows=rows)
 
 
 def _digest(config: TunedConfig) -> str:

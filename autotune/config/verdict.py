@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from autotune.config.evidence import Evidence, Speedup
+from autotune.config.shared_machine import DOUBT, OTHERS_CORES
 from autotune.measurement import Measured, Outcome
 from autotune.planner import Found
 from autotune.race import RaceResult
@@ -17,7 +18,6 @@ __all__ = ["Verdict", "judge"]
 
 _LOADING_BOUND = 0.4  # of the time spent waiting for data: the loader is what limits
 _COMPUTE_BOUND = 0.1
-_OTHERS_CORES = 0.25  # below this, others hardly show in the rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +121,16 @@ class _Shared:
 def _doubts(races: Sequence[RaceResult], outcomes: Sequence[Outcome]) -> list[str]:
     others = max((race.others_cores or 0.0 for race in races), default=0.0)
     said = []
-    if others > _OTHERS_CORES:
+    if others > OTHERS_CORES:
         said.append(
-            f"Other processes used up to {others:.1f} cores during the race: intervals are wider for it, and the ratio "
+            f"{DOUBT} up to {others:.1f} cores during the race: intervals are wider for it, and the ratio "
             "is that of a machine under such load."
         )
     searched = [one.others_cores or 0.0 for one in outcomes if isinstance(one, Measured) and one.kind == "joint"]
     usual = statistics.median(searched) if searched else 0.0
-    if usual > _OTHERS_CORES:
+    if usual > OTHERS_CORES:
         said.append(
-            f"Other processes used {usual:.1f} cores in half of the search's trials or more: rates are those of a "
+            f"{DOUBT} {usual:.1f} cores in half of the search's trials or more: rates are those of a "
             "machine under such load."
         )
     if any(race.noisy for race in races):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.export.names import DIALECTS
-from autotune.export.record import Export, NotExpressed
+from autotune.export.record import Export, NotExpressed, TaskSource
 
 if TYPE_CHECKING:
     from autotune.export.dialects import to
 
-__all__ = ["DIALECTS", "Export", "NotExpressed", "to"]
+__all__ = ["DIALECTS", "Export", "NotExpressed", "TaskSource", "to"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,15 +7,16 @@ import json
 from typing import Any
 
 from autotune.export import plain_script
+from autotune.export.plain_parts import parts_file
 from autotune.export.process import loader_arguments
 from autotune.export.record import Export, NotExpressed
 from autotune.export.text import comments
-from autotune.export.wanted import Wanted, as_words
+from autotune.export.wanted import Wanted
 from autotune.task import layers
 
 __all__ = ["PARTS", "export"]
 
-PARTS = "train_parts"
+PARTS = plain_script.BESIDE
 """Name of the module that the script imports the user's parts from."""
 _TAKEN = (
     *("gradient_accumulation_steps", "short_group", "max_grad_norm", "precision", "channels_last", "cudnn_benchmark"),
@@ -27,7 +28,7 @@ _WEIGHT = "a loss that is a mean over something else than rows: return its numbe
 
 
 def export(wanted: Wanted) -> Export:
-    """A script, and the module beside it in which the user fills in model, data and loss.
+    """A script, and the module beside it with model, data and loss: of the task's file, or to be filled in.
 
     Args:
         wanted: What the settings ask for.
@@ -46,16 +47,22 @@ def export(wanted: Wanted) -> Export:
     if wanted.get("short_group"):
         left = (*left, NotExpressed(what="weights other than rows in accumulation", reason=_WEIGHT))
     data = _constants(wanted, loader, optimizer)
-    text = _script(wanted, data, objects, left)
-    parts = _parts(wanted, objects, loss, own_optimizer=optimizer is None)
+    parts, fill_in = parts_file(wanted, objects, loss, own_optimizer=optimizer is None)
+    text = _script(wanted, data, objects, f"{comments(left)}{_to_fill_in(fill_in)}")
     return Export(
         dialect="plain",
         data=data,
         text=text,
         file_name="train.py",
         beside={f"{PARTS}.py": parts},
+        fill_in=tuple(fill_in),
         not_expressed=left,
     )
+
+
+def _to_fill_in(names: list[str]) -> str:
+    """A comment line; empty where there is nothing to fill in."""
+    return f"# To fill in, in {PARTS}.py: {', '.join(one.partition(':')[0] for one in names)}\n" if names else ""
 
 
 def _optimizer(wanted: Wanted) -> dict[str, Any] | None:
@@ -94,12 +101,12 @@ def _constants(wanted: Wanted, loader: dict[str, Any], optimizer: dict[str, Any]
     }
 
 
-def _script(wanted: Wanted, data: dict[str, Any], objects: list[str], left: tuple[NotExpressed, ...]) -> str:
+def _script(wanted: Wanted, data: dict[str, Any], objects: list[str], told: str) -> str:
     loader = ", ".join(["dataset", *(f"{name}=yours.{name}" for name in objects)])
     optimizer = data["optimizer"]
     dtype = data["autocast_dtype"]
     values = {
-        "COMMENTS": comments(left),
+        "COMMENTS": told,
         "PARTS": PARTS,
         "IMPORTS": _imports(wanted),
         "DEVICE": json.dumps(wanted.device),
@@ -179,33 +186,3 @@ def _blocks(wanted: Wanted) -> str:
     functions = "\n\n".join(inspect.getsource(one) for one in (layers.repeated_blocks, layers._is_block))
     containers = "_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)"
     return f"{containers}\n\n\n{functions.rstrip()}\n\n\n"
-
-
-def _parts(wanted: Wanted, objects: list[str], loss: str | None, *, own_optimizer: bool) -> str:
-    task = wanted.document["task"]
-    code = plain_script.training_step(task["loss"], wanted.tuned.facts.batch_signature)
-    needed = [f"{name} = ...  # measured with {wanted.get(name)}" for name in objects]
-    if own_optimizer:
-        factor = wanted.document["learning_rate"]["factor"]
-        told = f"measured with {wanted.get('optimizer')}; multiply every learning rate by {factor!r}"
-        needed.append(plain_script.OPTIMIZER.replace("<<TOLD>>", told))
-    text = plain_script.PARTS
-    values = {
-        "NAME": as_words(task["name"]),
-        "MODEL": _import_of_model(wanted),
-        "STEP": code.replace("<<LOSS>>", loss or "the model's own loss"),
-        "NEEDED": "\n\n".join(needed),
-    }
-    for name, value in values.items():
-        text = text.replace(f"<<{name}>>", value)
-    return text.rstrip() + "\n"
-
-
-def _import_of_model(wanted: Wanted) -> str:
-    """The model's factory where it is known and can be imported by name; a config that was loaded knows none."""
-    task = wanted.tuned.task
-    factory = None if task is None else task.model
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "<locals>")
-    if not callable(factory) or "<" in name or module in (None, "__main__", "builtins") or not name.isidentifier():
-        return plain_script.MODEL
-    return f"from {module} import {name} as make_model  # where the task has it"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MODEL", "OPTIMIZER", "PARTS", "TEMPLATE", "training_step"]
+__all__ = ["BESIDE", "DATA", "MODEL", "OPTIMIZER", "PARTS", "TEMPLATE", "step_of_pair", "training_step"]
+
+BESIDE = "train_parts"
+"""Name of the module beside the script, without its ending."""
 
 # As a batch's structure is written: list(float32[*,3,32,32], int64[*]) or dict(input_ids=int64[*,128], ...).
 _PAIR = re.compile(r"(list|tuple)\(\w+\[[^\]]*\], \w+\[[^\]]*\]\)")
@@ -162,28 +165,28 @@ if __name__ == "__main__":  # loader workers import this file again on macOS and
 
 PARTS = '''"""Yours: what the settings of the task '<<NAME>>' train.
 
-Fill in what is marked; ``torch-autotune export`` never overwrites this file.
+<<TOLD>>
+``torch-autotune export`` never overwrites this file.
 """
 
 from __future__ import annotations
 
-import torch
+<<IMPORTS>>import torch
 from torch import nn
 
 EPOCHS = 1
-
+<<SOURCE>>
 
 # ---- yours: the model -----------------------------------------------------------------------------------------------
 <<MODEL>>
 
 
 # ---- yours: the data ------------------------------------------------------------------------------------------------
-def make_dataset():
-    raise NotImplementedError("return the dataset that was tuned")
+<<DATA>>
 
 
 # ---- yours: the loss ------------------------------------------------------------------------------------------------
-<<STEP>>
+<<LOSS>>
 
 
 def rows(batch):
@@ -208,14 +211,16 @@ def after_epoch(epoch, model, optimizer):
 MODEL = """def make_model():
     raise NotImplementedError("return the model that was tuned")"""
 
+DATA = """def make_dataset():
+    raise NotImplementedError("return the dataset that was tuned")"""
+
 OPTIMIZER = """def make_optimizer(model):
     raise NotImplementedError("<<TOLD>>")"""
 
-_LOSS_OF_PAIR = '''def loss_fn(output, target):
-    raise NotImplementedError("return the loss; measured with <<LOSS>>")
+_LOSS_FN = """def loss_fn(output, target):
+    raise NotImplementedError("return the loss; <<MEASURED>>")"""
 
-
-def training_step(model, batch):
+_STEP_OF_PAIR = '''def training_step(model, batch):
     """The loss, and what it is a mean over: the batch's rows, or the number of targets that count."""
     inputs, target = batch
     return loss_fn(model(inputs), target), len(target)'''
@@ -227,17 +232,29 @@ _LOSS_OF_MODEL = '''def training_step(model, batch):
 
 _OWN_STEP = '''def training_step(model, batch):
     """The loss, and what it is a mean over: the batch's rows, or the number of targets that count."""
-    raise NotImplementedError("measured with <<LOSS>>")'''
+    raise NotImplementedError("<<MEASURED>>")'''
 
 
-def training_step(source: str, batch_signature: str) -> str:
-    """The code of a step for the user to complete.
+def step_of_pair(batch_signature: str) -> str | None:
+    """The code of a step that calls ``loss_fn``; None where a batch is not inputs and target.
+
+    Args:
+        batch_signature: Structure of a batch.
+    """
+    return _STEP_OF_PAIR if _PAIR.fullmatch(batch_signature) else None
+
+
+def training_step(source: str, batch_signature: str, measured: str) -> tuple[str, str | None]:
+    """The code of a step, and the name of what is left to fill in there; None: nothing is.
 
     Args:
         source: Where the loss comes from, as in the config's ``task.loss``.
         batch_signature: Structure of a batch.
+        measured: With which loss, for people.
     """
     if source == "model":
-        return _LOSS_OF_MODEL
-    pair = _PAIR.fullmatch(batch_signature) is not None
-    return _LOSS_OF_PAIR if source in ("loss_fn", "guess") and pair else _OWN_STEP
+        return _LOSS_OF_MODEL, None
+    step = step_of_pair(batch_signature) if source in ("loss_fn", "guess") else None
+    if step is None:
+        return _OWN_STEP.replace("<<MEASURED>>", measured), "training_step"
+    return f"{_LOSS_FN}\n\n\n{step}".replace("<<MEASURED>>", measured), "loss_fn"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Export", "NotExpressed"]
+__all__ = ["Export", "NotExpressed", "TaskSource"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,18 @@ class NotExpressed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """The code that a task comes from."""
+
+    folder: str
+    """To be put first on ``sys.path``."""
+    module: str
+    """Name to import it by."""
+    function: str
+    """Called without arguments, it returns the task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """Settings in one dialect."""
 
@@ -35,7 +47,9 @@ class Export:
     file_name: str
     """What a file with ``text`` is called where the dialect has a say in it."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Further files that ``text`` needs, by name; they are the user's to fill in."""
+    """Further files that ``text`` needs, by name; they are the user's."""
+    fill_in: tuple[str, ...] = ()
+    """What is left to fill in in those, each as "name: what belongs there"; empty: they are complete."""
     not_expressed: tuple[NotExpressed, ...]
     """What the settings ask for and the dialect cannot say."""
 
@@ -50,5 +64,6 @@ class Export:
             "dialect": self.dialect,
             "data": dict(self.data),
             "files": self.files,
+            "fill_in": list(self.fill_in),
             "not_expressed": [{"what": one.what, "reason": one.reason} for one in self.not_expressed],
         }

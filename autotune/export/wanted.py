@@ -16,7 +16,7 @@ import torch
 
 from autotune.config.saved_task import is_torch_optimizer
 from autotune.errors import ConfigError
-from autotune.export.record import NotExpressed
+from autotune.export.record import NotExpressed, TaskSource
 
 if TYPE_CHECKING:
     from autotune.config import TunedConfig
@@ -61,10 +61,12 @@ class Wanted:
 
     Args:
         tuned: The config.
+        source: The code that its task comes from; None: not known.
     """
 
-    def __init__(self, tuned: TunedConfig) -> None:
+    def __init__(self, tuned: TunedConfig, source: TaskSource | None = None) -> None:
         self.tuned = tuned
+        self.source = source
         self.document = tuned.to_json()
         self.device: str = self.document["autocast"]["device_type"]
         self._items = dict(_items(self.document))

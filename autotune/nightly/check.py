@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from autotune.config import TunedConfig
+from autotune.config.shared_machine import among_others
 from autotune.hardware import Hardware
 from autotune.hardware.nearness import Difference, is_patch_release, speed_differences
 from autotune.measurement import Outcome, Probe
@@ -18,6 +19,7 @@ from autotune.planner.safe_step import safe_step, unsafe_because
 from autotune.race import RaceResult
 from autotune.race import race as interleaved
 from autotune.settings import Settings
+from autotune.task.parts import PartDifference, differing_parts, in_words
 
 __all__ = ["EXIT_CODES", "Check", "Race", "Verdict", "check"]
 
@@ -53,6 +55,8 @@ class Check:
     """One sentence."""
     differences: tuple[Difference, ...] = ()
     """Of the machine it was measured on."""
+    task_differences: tuple[PartDifference, ...] = ()
+    """Of the task it was tuned for, where that is another."""
     stored: float | None = None
     """Speedup over the baseline as stored."""
     median: float | None = None
@@ -65,6 +69,10 @@ class Check:
     """Median rate of the stored settings now."""
     others_cores: float | None = None
     """Most CPU cores' worth that others used in a lap."""
+    stored_among: str | None = None
+    """Who else used the machine when what is stored was measured, which is no measure of drift then; None: nobody."""
+    race: RaceResult | None = None
+    """The race that was run now; not in the JSON."""
 
     @property
     def near(self) -> bool:
@@ -78,11 +86,12 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "race"}
         drift = self.median / self.stored if self.median and self.stored else None
         return {
             **fields,
             "differences": [one.to_json() for one in self.differences],
+            "task_differences": [one.to_json() for one in self.task_differences],
             "drift": drift,
             "exit_code": self.exit_code,
         }
@@ -109,7 +118,7 @@ def check(
     """
     differences = speed_differences(_record(config), here.record)
     if config.facts.fingerprint != here.fingerprint:
-        return Check(verdict="foreign", reason="It was tuned for another task.", differences=differences)
+        return _of_another_task(config, here, differences)
     if differences and not is_patch_release(differences):
         said = "; ".join(map(str, differences))
         return Check(verdict="foreign", reason=f"It was tuned on another machine ({said}).", differences=differences)
@@ -125,6 +134,23 @@ def check(
     return dataclasses.replace(_judged(config, result, margin), differences=differences)
 
 
+def _of_another_task(config: TunedConfig, here: Here, differences: tuple[Difference, ...]) -> Check:
+    parts = differing_parts(config.facts.identity.parts, here.parts)
+    inside = bool(parts) and all(one.only_inside for one in parts)
+    there, now = (_minor(record.get("python")) for record in (_record(config), here.record))
+    python = f"; code counts as compiled, by Python {there} there and {now} here" if inside and there != now else ""
+    return Check(
+        verdict="foreign",
+        reason=f"It was tuned for another task ({in_words(parts)}{python}).",
+        differences=differences,
+        task_differences=parts,
+    )
+
+
+def _minor(version: Any) -> str:
+    return ".".join(str(version).split(".")[:2])
+
+
 def _record(config: TunedConfig) -> Mapping[str, Any]:
     if isinstance(config.hardware, Hardware):
         return {"fingerprint": config.hardware.fingerprint, **config.hardware.to_json()}
@@ -132,34 +158,44 @@ def _record(config: TunedConfig) -> Mapping[str, Any]:
 
 
 def _judged(config: TunedConfig, result: RaceResult, margin: float) -> Check:
-    speedup = config.evidence.speedup
+    speedup, among = config.evidence.speedup, among_others(config)
     stored = speedup.median if speedup else None
+    known: dict[str, Any] = {
+        "stored": stored,
+        "stored_among": among,
+        "others_cores": result.others_cores,
+        "race": result,
+    }
+    if among is not None:  # of a machine under such load: no measure of this one
+        speedup = None
     low, median, high = result.low, result.median, result.high
     if result.undecided is not None or low is None or median is None or high is None:
         failed = result.failed is not None and result.failed.settings == config.settings
         said = (result.undecided or "Too few rounds to decide.").rstrip(".")
         verdict: Verdict = "unsafe" if failed else "undecided"
-        return Check(verdict=verdict, reason=f"{said}.", stored=stored, others_cores=result.others_cores)
+        return Check(verdict=verdict, reason=f"{said}.", **known)
     slower = speedup is not None and high < speedup.low and median < speedup.median / (1 + margin)
     holds = low > 1.0 and (speedup is None or median >= speedup.low / (1 + margin))
     verdict = "drifted" if slower or high < 1.0 else "valid" if holds else "undecided"
     return Check(
         verdict=verdict,
-        reason=_sentence(verdict, stored, low, median, high),
-        stored=stored,
+        reason=_sentence(verdict, stored, low, median, high, among=among),
         median=median,
         low=low,
         high=high,
         samples_per_s=sorted(result.candidate_samples_per_s)[len(result.candidate_samples_per_s) // 2],
-        others_cores=result.others_cores,
+        **known,
     )
 
 
-def _sentence(verdict: Verdict, stored: float | None, low: float, median: float, high: float) -> str:
+def _sentence(
+    verdict: Verdict, stored: float | None, low: float, median: float, high: float, *, among: str | None
+) -> str:
     now = f"{median:.2f}x the baseline ({low:.2f} to {high:.2f})"
     was = f"{stored:.2f}x stored" if stored is not None else "no race stored"
+    was = was if among is None else f"{was} (measured while {among})"
     if verdict == "drifted":
-        share = f", {1 - median / stored:.0%} less" if stored else ""
+        share = f", {1 - median / stored:.0%} less" if stored and among is None else ""
         return f"It drifted: {now} now, {was}{share}."
     if verdict == "valid":
         return f"It holds: {now} now, {was}."

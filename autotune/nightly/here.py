@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from autotune.config.shared_machine import OTHERS_CORES
 from autotune.errors import BusyError
 from autotune.hardware import Hardware, Limits
 from autotune.measurement import Measured, Outcome, Probe
@@ -22,7 +23,6 @@ from autotune.task import Task
 
 __all__ = ["Here", "device_lock", "opened", "others_at_work"]
 
-_OTHERS_CORES = 0.25  # others below this hardly show in the rates
 _WAIT_S = 4 * 3600.0  # a night's worth of re-tunes before this one
 _LOOK_S = 1.0
 _LOOK_DEADLINE_S = 30.0
@@ -38,6 +38,8 @@ class Here:
     """Of the task."""
     run: Callable[[Probe], Outcome]
     """Answers probes."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """What goes into the task's fingerprint, part by part; empty: not known."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -56,7 +58,13 @@ def opened(task: Task) -> Iterator[Here]:
     limits = Limits.of(hardware)
     with Sandbox(task, hardware, limits) as sandbox:
         facts = sandbox.describe()
-        yield Here(hardware=sandbox.hardware, limits=limits, fingerprint=facts.fingerprint, run=sandbox.run)
+        yield Here(
+            hardware=sandbox.hardware,
+            limits=limits,
+            fingerprint=facts.fingerprint,
+            run=sandbox.run,
+            parts=facts.fingerprint_parts,
+        )
 
 
 @contextmanager
@@ -97,7 +105,7 @@ def others_at_work(here: Here, settings: Settings) -> str | None:
     bare = settings.replace(num_workers=0, pin_memory=False, compile_mode=None, num_threads=here.hardware.cores)
     outcome = here.run(Probe(kind="joint", settings=bare, window_s=_LOOK_S, deadline_s=_LOOK_DEADLINE_S))
     cores = outcome.others_cores if isinstance(outcome, Measured) else None
-    if cores is not None and cores > _OTHERS_CORES:
+    if cores is not None and cores > OTHERS_CORES:
         return f"other processes use {cores:.1f} of the cores"
     return None
 

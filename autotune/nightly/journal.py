@@ -12,7 +12,7 @@ from filelock import FileLock
 from autotune.config import TunedConfig
 from autotune.config.file import read_content, write_document
 from autotune.errors import AutotuneError, BusyError, ConfigError
-from autotune.nightly.retune import Retuned
+from autotune.nightly.retuned import Retuned
 from autotune.profiles import Key, Profiles, file_mode
 
 __all__ = ["CHANGES", "METRICS", "note", "note_failure", "note_line", "synchronise"]

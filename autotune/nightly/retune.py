@@ -5,36 +5,38 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any
 
 from autotune.api import tune as tune_task
-from autotune.config import Speedup, TunedConfig
-from autotune.config.entries import Match, matches
+from autotune.api.request import request_of
+from autotune.config import TunedConfig
+from autotune.config.entries import Entry, Match, matches
 from autotune.config.file import NewerConfigError
+from autotune.config.shared_machine import OTHERS_CORES
 from autotune.errors import BusyError, ConfigError
 from autotune.nightly.check import Check, Race, check
 from autotune.nightly.here import Here, device_lock, opened, others_at_work
+from autotune.nightly.remeasure import remeasured, speedup_of
+from autotune.nightly.retuned import Outcome, Retuned
 from autotune.planner import CPU, GPU
 from autotune.profiles import Key, Profiles
 from autotune.race import RaceResult
 from autotune.race import race as interleaved
 from autotune.settings import Settings
 from autotune.task import Task
+from autotune.task.parts import PartDifference, in_words
 
-__all__ = ["LEAST_GAIN", "Outcome", "Retuned", "Rules", "Seams", "retune"]
+__all__ = ["LEAST_GAIN", "Rules", "Seams", "retune"]
 
 LEAST_GAIN = 0.03
 """What the lower bound of the race against the stored settings must exceed: churn is not free for who trains."""
 
 _BASELINE_HOLDS = timedelta(days=7)  # that nothing is faster is looked at again after this
-
-Outcome = Literal["unchanged", "kept", "rewritten", "new", "nothing proven"]
-"""unchanged: no study was run; kept: a study found nothing that beats the stored settings by enough; rewritten: it did;
-new: there was no config for this machine; nothing proven: nor is there one now."""
+_ASKED = ("request", "time_budget_s")  # of an entry: what its search was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,49 +67,6 @@ class Seams:
     lock: Callable[[Task], AbstractContextManager[None]] = device_lock
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retuned:
-    """What became of one re-tune: the line of metrics."""
-
-    task: str
-    outcome: Outcome
-    reason: str
-    when: str
-    seconds: float
-    key: Key
-    verdict: str | None = None
-    """Of the check before; None: there was nothing to check."""
-    old_samples_per_s: float | None = None
-    new_samples_per_s: float | None = None
-    gain: Speedup | None = None
-    """Of the new settings over the stored ones, raced."""
-    moved: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Settings that changed: name -> old and new value; where nothing was stored, old is the baseline."""
-
-    @property
-    def changed(self) -> bool:
-        """Something was written."""
-        return self.outcome in ("rewritten", "new")
-
-    def to_json(self) -> dict[str, Any]:
-        """One line's worth of JSON values."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "key"}
-        return {
-            **fields,
-            "gain": None if self.gain is None else self.gain.to_json(),
-            "moved": {name: list(pair) for name, pair in self.moved.items()},
-            "fingerprint": self.key.task,
-            "hardware": self.key.hardware,
-        }
-
-    def line(self) -> str:
-        """The line of the change log: old -> new rate, and which settings moved."""
-        rates = f"{_rate(self.old_samples_per_s)} -> {_rate(self.new_samples_per_s)} samples/s"
-        gain = f" ({self.gain.median:.2f}x, at least {self.gain.low:.2f}x)" if self.gain else ""
-        moved = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in self.moved.items()) or "no setting"
-        return f"{self.when} {self.task} [{self.key.hardware[7:19]}] {self.outcome}: {rates}{gain}; moved: {moved}"
 
 
 def retune(
@@ -144,6 +103,10 @@ class _Retune:
     stored: TunedConfig | None = None
     """The config to start from: this machine's, a near one's, or the most similar machine's."""
     checked: Check | None = None
+    unlike: tuple[PartDifference, ...] = ()
+    """Where nothing is stored for this task: in what the one of its name that is stored differs."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What is written beside a result: the request it answers, for calls that ask the same."""
 
     def go(self) -> Retuned:
         self.began_s = self.seams.clock()
@@ -155,8 +118,8 @@ class _Retune:
             if usable and self.stored is not None:
                 self.checked = self._check(self.stored, here)
         if self.checked is not None and not self._worth_a_study(self.checked):
-            return self._ended("unchanged", self.checked.reason)
-        new = self._study()
+            return self._remeasured(self.checked, match, here) or self._ended("unchanged", self.checked.reason)
+        new = self._study(here)
         if self.stored is None or not usable:
             return self._first(new)
         return self._compare(self.stored, new)
@@ -175,7 +138,12 @@ class _Retune:
             except ConfigError:
                 continue  # its results stay behind the new one
             return match
+        self.unlike = self._differences(entries, here)
         return None
+
+    def _differences(self, entries: Sequence[Entry], here: Here) -> tuple[PartDifference, ...]:
+        named = (one for one in entries if one.name == self.task.name and one.key.task != here.fingerprint)
+        return min(filter(None, (one.unlike(here.parts) for one in named)), key=len, default=())
 
     def _refuse_if_busy(self, here: Here) -> None:
         settings = self.stored.baseline if self.stored is not None else Settings()
@@ -196,6 +164,8 @@ class _Retune:
     def _worth_a_study(self, checked: Check) -> bool:
         if checked.verdict in ("drifted", "unsafe"):
             return True
+        if checked.stored_among is not None and checked.verdict == "valid":
+            return checked.race is None or not checked.race.wins  # without the others, it is not proven any more
         evidence = self.stored.evidence if self.stored is not None else None
         return evidence is not None and evidence.kept_baseline and self._is_old(evidence.created)
 
@@ -205,7 +175,18 @@ class _Retune:
         except (ValueError, TypeError):  # no date, or one without a zone
             return True
 
-    def _study(self) -> TunedConfig:
+    def _remeasured(self, checked: Check, match: Match | None, here: Here) -> Retuned | None:
+        """What others' use of the machine had put in doubt, written with the figures of now; None: nothing to write."""
+        race, stored = checked.race, self.stored
+        if checked.stored_among is None or stored is None or match is None or race is None or not race.wins:
+            return None
+        if race.others_cores is not None and race.others_cores > OTHERS_CORES:
+            return None  # no better than before
+        self.asked = {name: match.entry.results[0][name] for name in _ASKED if name in match.entry.results[0]}
+        config = remeasured(stored, race, hardware=here.hardware, now=self.seams.now())
+        return self._written(config, "remeasured", checked.reason)
+
+    def _study(self, here: Here) -> TunedConfig:
         options: dict[str, Any] = {
             "time_budget_s": self.rules.time_budget_s,
             "memory_margin": self.rules.memory_margin,
@@ -217,14 +198,18 @@ class _Retune:
             options["earlier"] = self.stored.settings
             if not self.rules.allow_batch_change:
                 options["effective_batch_size"] = self.stored.settings.effective_batch_size
-        return self.seams.tune(self.task, **options)
+        new = self.seams.tune(self.task, **options)
+        request = request_of(self.task, new.facts, here.hardware, here.limits, options)
+        self.asked = {"request": request, "time_budget_s": float(self.rules.time_budget_s)}
+        return new
 
     def _first(self, new: TunedConfig) -> Retuned:
         """Nothing was stored for this machine, so what won its race against the baseline is."""
+        other = f" What is stored is of another task ({in_words(self.unlike)})." if self.unlike else ""
         if new.evidence.kept_baseline:
-            return self._ended("nothing proven", new.evidence.reason, new=new)
+            return self._ended("nothing proven", f"{new.evidence.reason}{other and '.'}{other}", new=new)
         config = new if self.stored is None else self._held(self.stored, new)
-        return self._written(config, "new", "There was no config for this machine.")
+        return self._written(config, "new", f"There was no config for this machine.{other}")
 
     def _compare(self, stored: TunedConfig, new: TunedConfig) -> Retuned:
         if new.settings == stored.settings:
@@ -261,7 +246,7 @@ class _Retune:
             evidence = dataclasses.replace(
                 new.evidence,
                 kept_baseline=False,
-                speedup=_speedup(proof),
+                speedup=speedup_of(proof),
                 samples_per_s=statistics.median(proof.candidate_samples_per_s),
                 baseline_samples_per_s=statistics.median(proof.baseline_samples_per_s),
             )
@@ -271,7 +256,7 @@ class _Retune:
 
     def _written(self, config: TunedConfig, outcome: Outcome, reason: str, gain: RaceResult | None = None) -> Retuned:
         ended = self._ended(outcome, reason, new=config, gain=gain)
-        self.store.put(self.key, config.to_json(), why=ended.line())
+        self.store.put(self.key, config.to_json(), why=ended.line(), **self.asked)
         return ended
 
     def _ended(
@@ -296,21 +281,13 @@ class _Retune:
             verdict=None if self.checked is None else self.checked.verdict,
             old_samples_per_s=old_rate,
             new_samples_per_s=new_rate if new is not None else self._rate_now(),
-            gain=_speedup(gain),
+            gain=speedup_of(gain),
             moved=moved if outcome in ("rewritten", "new") else {},
+            task_differences=self.unlike,
         )
 
     def _rate_now(self) -> float | None:
         return None if self.checked is None else self.checked.samples_per_s
-
-
-def _speedup(race: RaceResult | None) -> Speedup | None:
-    if race is None or race.median is None or race.low is None or race.high is None:
-        return None
-    laps = tuple(zip(race.baseline_samples_per_s, race.candidate_samples_per_s, strict=True))
-    return Speedup(
-        median=race.median, low=race.low, high=race.high, rounds=race.rounds, laps=laps, others_cores=race.others_cores
-    )
 
 
 def _not_enough(gate: RaceResult) -> str:
@@ -320,7 +297,3 @@ def _not_enough(gate: RaceResult) -> str:
         f"The new settings raced at {gate.median:.2f}x the stored ones, of which only {gate.low:.2f}x is certain "
         f"(needed: above {1 + LEAST_GAIN:.2f}x)."
     )
-
-
-def _rate(samples_per_s: float | None) -> str:
-    return "?" if samples_per_s is None else f"{samples_per_s:,.0f}"

@@ -2,13 +2,13 @@
 
 ``task`` checks what the user hands over; ``dataset``, ``loader_parts`` and ``optimizer_spec`` take data and optimizer
 apart; ``samples``, ``batches``, ``inputs``, ``output``, ``computation`` and ``loss`` come from samples to a loss;
-``workers``, ``identity``, ``fingerprint`` and ``facts`` say what is known about it.
+``workers``, ``identity``, ``parts``, ``fingerprint`` and ``facts`` say what is known about it.
 """
 
 from __future__ import annotations
 
 from autotune.task.facts import Facts
-from autotune.task.fingerprint import task_fingerprint
+from autotune.task.fingerprint import TaskIdentity, task_fingerprint, task_identity
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.loss import ResolvedLoss, StepLoss, resolve_loss
 from autotune.task.optimizer_spec import OptimizerSpec
@@ -22,7 +22,9 @@ __all__ = [
     "ResolvedLoss",
     "StepLoss",
     "Task",
+    "TaskIdentity",
     "first_batch",
     "resolve_loss",
     "task_fingerprint",
+    "task_identity",
 ]

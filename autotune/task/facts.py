@@ -14,11 +14,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from autotune.errors import ConfigError
 from autotune.task.batches import batch_bytes, batch_rows, batch_signature, batch_tensors
-from autotune.task.fingerprint import task_fingerprint
+from autotune.task.fingerprint import TaskIdentity, task_identity
 from autotune.task.layers import has_channels_last_weights, has_compiled_parts, repeated_blocks
 from autotune.task.loader_parts import LoaderParts
 from autotune.task.loss import ResolvedLoss
 from autotune.task.optimizer_spec import OptimizerSpec, constructor_parameters
+from autotune.task.parts import known_parts
 from autotune.task.rng import rng_kept
 from autotune.task.samples import stacking_refusal
 from autotune.task.scan import may_differ
@@ -96,6 +97,8 @@ class Facts:
     """Batches may differ in size: a collate function of the user's own makes them, or they hold texts."""
     order_kept: str | None = None
     """Why samples cannot be put into batches in another order; None where they can."""
+    fingerprint_parts: dict[str, str] = dataclasses.field(default_factory=dict)
+    """What goes into ``fingerprint``, part by part, for people and to say what differs."""
 
     @classmethod
     def of(
@@ -130,6 +133,7 @@ class Facts:
         with rng_kept(device):
             spec = task.optimizer.resolve(model)
         expected, rows = rows, batch_rows(batch, rows)
+        identity = task_identity(task, model, batch, data=data, rows=expected)
         return cls(
             **_data_facts(data, batch, rows),
             **_model_facts(model),
@@ -141,14 +145,21 @@ class Facts:
             loss_inferred=loss.inferred,
             reduction=loss.reduction,
             caller={**_caller(data), **task.trains_with},
-            fingerprint=task_fingerprint(task, model, batch, data=data, rows=expected),
+            fingerprint=identity.fingerprint,
+            fingerprint_parts=dict(identity.parts),
             warnings=(*task.notes, *loss.notes, *sharing_warnings(data), *_untrained(task, spec, model)),
         )
 
+    @property
+    def identity(self) -> TaskIdentity:
+        """The task as it was fingerprinted; of a release that kept no parts, as far as the facts tell them."""
+        return TaskIdentity(fingerprint=self.fingerprint, parts=known_parts(self.to_json()))
+
     def to_json(self) -> dict[str, Any]:
-        """JSON scalars, lists and dicts; no NaN."""
+        """JSON scalars, lists and dicts; no NaN. Parts that a file from before did not have are not written."""
         lists = {"optimizer_implementations": list(self.optimizer_implementations), "warnings": list(self.warnings)}
-        return {**dataclasses.asdict(self), **lists}
+        values = {**dataclasses.asdict(self), **lists}
+        return values if self.fingerprint_parts else {key: values[key] for key in values if key != "fingerprint_parts"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
@@ -175,7 +186,10 @@ class Facts:
         return cls(**fields)
 
 
-_OPTIONAL = {item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING}
+_OPTIONAL = {
+    **{item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING},
+    "fingerprint_parts": {},
+}
 
 
 def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -66,15 +67,34 @@ def test_what_cannot_be_done_has_its_exit_code(
     assert capsys.readouterr().err
 
 
-def test_the_task_says_where_the_model_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --task the parts import the model's class by name; nothing is left to fill in there."""
+def test_what_is_left_to_fill_in_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, and in both files."""
+    out = tmp_path / "run.py"
+    assert main(["export", str(SAVED), "--to", "plain", "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert "To fill in, in train_parts.py: make_dataset: the dataset that was tuned\n" in said
+    assert "To fill in, in train_parts.py: make_model, make_dataset, loss_fn" in out.read_text()
+
+
+def test_with_the_task_model_data_and_loss_come_from_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to fill in; the script is not written over the task's file."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "exported_task.py").write_text(_TASK)
     out = tmp_path / "run.py"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the saved config is of another task, which is said
         spec = f"{tmp_path / 'exported_task.py'}:make"
         assert main(["export", str(SAVED), "--to", "plain", "--task", spec, "--out", str(out)]) == 0
-    assert "from exported_task import Net as make_model" in (tmp_path / "train_parts.py").read_text()
+    parts = (tmp_path / "train_parts.py").read_text()
+    assert f"FOLDER, MODULE, FUNCTION = {str(tmp_path)!r}, 'exported_task', 'make'" in parts
+    assert "NotImplementedError" not in parts
+    said = capsys.readouterr().err
+    assert "To fill in" not in said
+    arguments = ["export", str(SAVED), "--to", "plain", "--task", spec, "--out", str(tmp_path / "exported_task.py")]
+    assert main(arguments) == 2
+    assert "the task's own file" in capsys.readouterr().err
 
 
 _TASK = """

@@ -120,9 +120,9 @@ def _other(model: Any) -> Task:
 
 
 def test_another_task_is_said_at_once(make_config: MakeConfig, tmp_path: Path) -> None:
-    """By both names, when loading, and not again."""
+    """By both names and part by part, when loading, and not again."""
     make_config().save(tmp_path / "tuned.json")
-    with pytest.warns(UserWarning, match=r"for the task 'tiny'.* of the task 'other'") as said:
+    with pytest.warns(UserWarning, match=r"'tiny', which is not .*'other' .*model structure: 1 TinyNet, ") as said:
         loaded = TunedConfig.load(tmp_path / "tuned.json", task=_other(_Other()))
     assert len(said) == 1
     loaded.prepare(_Other())

@@ -48,6 +48,7 @@ class World:
         self.seconds = 0.0
         self.date = datetime(2026, 5, 1, tzinfo=timezone.utc)
         self.looks = 0
+        self.parts: dict[str, str] = {}
 
     def run(self, probe: Probe) -> Outcome:
         """A steady rate, some noise, and failures that were ordered."""
@@ -63,7 +64,13 @@ class World:
     @contextlib.contextmanager
     def opened(self, task: Task) -> Iterator[Here]:
         """The task on this machine."""
-        yield Here(hardware=self.hardware, limits=Limits.of(self.hardware), fingerprint="sha256:task", run=self.run)
+        yield Here(
+            hardware=self.hardware,
+            limits=Limits.of(self.hardware),
+            fingerprint="sha256:task",
+            run=self.run,
+            parts=self.parts,
+        )
 
     @contextlib.contextmanager
     def lock(self, task: Task) -> Iterator[None]:

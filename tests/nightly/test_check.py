@@ -95,7 +95,42 @@ def test_another_machine_is_foreign_field_by_field(world: Any, other_machine: An
 def test_another_task_is_foreign(world: Any) -> None:
     """Whatever the machine."""
     here = dataclasses.replace(world.here, fingerprint="sha256:other")
-    assert check(world.config(_stored(world)), here).verdict == "foreign"
+    found = check(world.config(_stored(world)), here)
+    assert found.verdict == "foreign"
+    assert "which part of it cannot be told" in found.reason
+
+
+def test_another_task_is_foreign_part_by_part(world: Any) -> None:
+    """In the sentence and in the JSON; what an older file does not tell is not guessed at."""
+    parts = {"dataset": "Rows [0123456789abcdef]", "batch": "list(float32[*,9])", "optimizer": "torch.optim.SGD"}
+    here = dataclasses.replace(world.here, fingerprint="sha256:other", parts=parts)
+    found = check(world.config(_stored(world)), here)
+    said = "batch: list(float32[*,3,8,8], int64[*]) there, list(float32[*,9]) here"
+    assert found.reason == f"It was tuned for another task ({said})."
+    (difference,) = found.to_json()["task_differences"]
+    assert (difference["part"], difference["here"]) == ("batch", "list(float32[*,9])")
+
+
+def test_code_of_another_python_is_foreign_and_said(world: Any) -> None:
+    """Compiled code differs between minor versions, whatever the source."""
+    config = world.config(_stored(world))
+    facts = dataclasses.replace(config.facts, fingerprint_parts={"dataset": "Rows [0123456789abcdef]"})
+    config = dataclasses.replace(config, facts=facts, hardware=dataclasses.replace(world.hardware, python="3.1.4"))
+    parts = {"dataset": "Rows [ffffffffffffffff]"}
+    found = check(config, dataclasses.replace(world.here, fingerprint="sha256:other", parts=parts))
+    assert "dataset: Rows, with other code or options; code counts as compiled, by Python 3.1 there" in found.reason
+
+
+def test_a_figure_taken_among_others_is_no_measure_of_drift(world: Any) -> None:
+    """What gains less now, and still something, holds; the stored figure is named with its doubt."""
+    speedup = Speedup(median=3.0, low=2.9, high=3.1, rounds=6, others_cores=2.0)
+    found = check(world.config(_stored(world), speedup=speedup), world.here, clock=lambda: world.seconds)
+    assert found.verdict == "valid"
+    assert "3.00x stored (measured while other processes used up to 2.0 cores)" in found.reason
+    assert found.to_json()["stored_among"] == "other processes used up to 2.0 cores"
+    quiet = dataclasses.replace(speedup, others_cores=0.1)
+    found = check(world.config(_stored(world), speedup=quiet), world.here, clock=lambda: world.seconds)
+    assert (found.verdict, found.stored_among) == ("drifted", None)
 
 
 def test_a_patch_release_of_torch_is_checked(world: Any) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from autotune import Settings
+from autotune.api.request import request_of
+from autotune.config import Speedup
 from autotune.errors import BusyError
 from autotune.nightly.journal import CHANGES, METRICS, note
-from autotune.nightly.retune import Retuned, Rules, retune
+from autotune.nightly.retune import Rules, retune
+from autotune.nightly.retuned import Retuned
 from autotune.profiles import Key, Profiles
 
 BASELINE = Settings(batch_size=32)
@@ -177,6 +180,68 @@ def test_a_stored_baseline_is_looked_at_again_after_a_week(world: Any, store: Pr
     assert go(world, store).outcome == "unchanged"
     world.date += timedelta(days=8)
     assert go(world, store).outcome == "rewritten"
+
+
+AMONG = Speedup(median=3.0, low=2.9, high=3.1, rounds=6, others_cores=2.0)
+"""A stored win that was measured while others used the machine."""
+
+
+def test_figures_taken_among_others_are_taken_again(world: Any, store: Profiles) -> None:
+    """On a quiet machine, without a study: settings stay, figures are new, and the next night finds nothing to do."""
+    put(store, world, speedup=AMONG, warnings=("Other processes used up to 2.0 cores during the race: x", "Another."))
+    ended = go(world, store)
+    assert (ended.outcome, ended.verdict, ended.changed) == ("remeasured", "valid", True)
+    assert (ended.moved, world.tuned) == ({}, [])
+    assert "remeasured: " in ended.line()
+    evidence = in_force(store, world)["evidence"]
+    assert evidence["speedup"]["median"] == pytest.approx(1.5, abs=0.05)
+    assert not evidence["speedup"]["others_cores"]
+    assert evidence["warnings"] == ["Another."]
+    assert "measured again on 2026-05-01" in evidence["reason"]
+    assert in_force(store, world)["settings"] == STORED.to_json()
+    assert go(world, store).outcome == "unchanged"
+
+
+def test_a_win_among_others_that_is_none_without_them_leads_to_a_study(world: Any, store: Profiles) -> None:
+    """It is faster than the baseline, but by less than the margin."""
+    put(store, world, speedup=AMONG)
+    world.noise = 0.001
+    world.rates |= {STORED: 102.0, BETTER: 130.0}
+    world.answer = BETTER
+    ended = go(world, store)
+    assert (ended.outcome, ended.verdict) == ("rewritten", "valid")
+
+
+def test_the_request_stands_beside_the_result(world: Any, store: Profiles) -> None:
+    """So that a call which asks the same can take it, and one that asks something else does not; it stays when only
+    figures are renewed."""
+    assert go(world, store, time_budget_s=200.0).outcome == "new"
+    entry = store.entry(world.key)
+    assert entry is not None
+    free, budget_s = entry.results[0]["request"], entry.results[0]["time_budget_s"]
+    assert (free[:7], budget_s) == ("sha256:", 200.0)
+    facts, machine = world.config(STORED).facts, world.here
+    assert free == request_of(world.task, facts, machine.hardware, machine.limits, {})
+    assert free != request_of(world.task, facts, machine.hardware, machine.limits, {"effective_batch_size": 32})
+    store.put(world.key, world.config(STORED, speedup=AMONG).to_json(), request=free, time_budget_s=200.0)
+    assert go(world, store).outcome == "remeasured"
+    entry = store.entry(world.key)
+    assert entry is not None
+    assert (entry.results[0]["request"], entry.results[0]["time_budget_s"]) == (free, 200.0)
+
+
+def test_what_is_stored_of_another_task_is_named(world: Any, store: Profiles) -> None:
+    """A task of the same name whose batch changed: tuned anew, and the log says what was not the same."""
+    document = world.config(STORED).to_json()
+    document["task"] |= {"fingerprint": "sha256:before", "name": world.task.name}
+    document["facts"]["fingerprint"] = "sha256:before"
+    store.put(Key(task="sha256:before", hardware=world.hardware.fingerprint), document)
+    world.parts = {"batch": "list(float32[*,9])"}
+    ended = go(world, store)
+    assert (ended.outcome, ended.key) == ("new", world.key)
+    assert "another task (batch: list(float32[*,3,8,8], int64[*]) there, list(float32[*,9]) here)" in ended.reason
+    assert "is of another task (batch: " in ended.line()
+    assert ended.to_json()["task_differences"][0]["part"] == "batch"
 
 
 def test_others_at_work_are_an_error_of_its_own(world: Any, store: Profiles) -> None:

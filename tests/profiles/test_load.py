@@ -110,6 +110,29 @@ def test_the_tasks_entry_is_picked(tmp_path: Path, made: Made, monkeypatch: pyte
     assert TunedConfig.load(store.path, task=task).evidence.trials == 2
 
 
+def test_the_task_that_is_stored_instead_is_told_apart(tmp_path: Path, made: Made) -> None:
+    """Part by part, where the machine is the same."""
+    import torch
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    from autotune import Task
+
+    data = TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))
+    task = Task(nn.Linear(3, 2), data, loss_fn=nn.CrossEntropyLoss(), device="cpu")
+    store = Profiles(tmp_path / "s")
+    put(store, made(task="a", machine="here"))
+    with pytest.raises(
+        ConfigError, match="nearest task of this machine, task a, differs: samples per epoch: 5200 there"
+    ):
+        TunedConfig.load(store.path, task=task)
+    (tmp_path / "one.json").write_text(json.dumps(made(task="a", machine="here")))
+    with pytest.warns(
+        UserWarning, match=r"not the task 'Linear' given with it \(samples per epoch: 5200 there, 8 here"
+    ):
+        TunedConfig.load(tmp_path / "one.json", task=task)
+
+
 def test_an_empty_folder_is_said(tmp_path: Path) -> None:
     """No traceback of ours, one error."""
     with pytest.raises(ConfigError, match="holds no config for this machine"):
