@@ -189,7 +189,7 @@ def measure(
 def _out_of_stock(seen: list[Taken], drawn: int, workers: int, elapsed_s: float) -> int:
     """Batches that the window took more (or less) than the workers loaded meanwhile."""
     if sum(part.waited_s for part in seen) >= STARVED_SHARE * elapsed_s:
-        return drawn
+        return drawn if drawn >= 0 else drawn + 1  # nearly all of a batch may have been loaded before the window
     return max(0, drawn - max(1, workers // 2))  # a full stock goes up and down by bursts
 
 
