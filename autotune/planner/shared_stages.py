@@ -16,6 +16,7 @@ __all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", 
 
 _COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.0}
 _MOST_LOOKS, _IN_PLAYOFF = 5, 4
+_LAUNCH_BOUND_SHARE = 0.7  # of the rate that half the batch keeps: 1/2 where launching is all, 1 where it is nothing
 _FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
 
@@ -64,13 +65,16 @@ def group_lengths(search: Search) -> Moves:
 
 def same_batch(search: Search) -> Moves:
     """The best with the batch the caller had: the gain without any change in training."""
-    baseline = search.candidates.baseline
-    if search.best.settings.effective_batch_size != baseline.effective_batch_size:
-        yield Move(
-            search.best.settings.replace(
-                batch_size=baseline.batch_size, gradient_accumulation_steps=baseline.gradient_accumulation_steps
-            )
-        )
+    baseline, best = search.candidates.baseline, search.best.settings
+    if best.effective_batch_size == baseline.effective_batch_size:
+        return
+    mode = best.compile_mode  # for another batch it compiles anew, and the race of what is found comes first
+    if mode is not None and search.compile_cap_s() < _compile_cost_s(search, mode):
+        return
+    settings = best.replace(
+        batch_size=baseline.batch_size, gradient_accumulation_steps=baseline.gradient_accumulation_steps
+    )
+    yield Move(settings, cap_s=search.compile_cap_s() if mode is not None else None)
 
 
 def compile_last(search: Search) -> Moves:
@@ -190,13 +194,14 @@ def _compiling_is_idle(search: Search) -> str | None:
 
 
 def _step_time_is_constant(search: Search) -> bool:
-    """Half the batch takes as long: launching kernels is what limits."""
-    full = search.guess.replace(num_workers=0)  # as such probes are kept
-    half = batch_times(search, full, 0.5)
-    both = search.ledger.part("compute", full), search.ledger.part("compute", half) if half else None
-    if both[0] is None or both[1] is None:
-        return False
-    return both[1].samples_per_s < 0.6 * both[0].samples_per_s
+    """Half the largest batch took as long: launching kernels is what limits."""
+    alone = [one for (kind, _), one in search.ledger.parts.items() if kind == "compute" and isinstance(one, Measured)]
+    for full in sorted(alone, key=lambda one: -(one.settings.batch_size or 0)):
+        smaller = batch_times(search, full.settings, 0.5)
+        half = search.ledger.part("compute", smaller) if smaller is not None else None
+        if half is not None:
+            return half.samples_per_s < _LAUNCH_BOUND_SHARE * full.samples_per_s
+    return False
 
 
 def _modes(values: tuple[Any, ...], *, launch_bound: bool) -> list[Any]:
