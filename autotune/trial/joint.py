@@ -113,7 +113,7 @@ def _warm_up(live: Live, probe: Probe, begin: float, clock: Callable[[], float])
         live.step,
         live.rows,
         stock=settings.num_workers * (settings.prefetch_factor or 0),
-        workers=None if live.started or live.kept_workers or not _COUNTS_READY else settings.num_workers,
+        workers=None if live.started or not _COUNTS_READY else settings.num_workers,
         least=max(2, settings.gradient_accumulation_steps),  # the first optimizer step allocates its state
         clock=clock,
         # elsewhere a step's host time is only the time to queue it
@@ -139,6 +139,7 @@ def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measure
         settings=live.settings,
         chunks=(seen.hopeless,) if seen.hopeless else (),
         start_s=0.0 if live.kept_workers else _workers_start_s(live),
+        earlier_start_s=_workers_start_s(live) if live.kept_workers else 0.0,
         warmup_s=warmup_s,
         steps=live.stream.batches // live.settings.gradient_accumulation_steps,
         largest_batch_rows=seen.largest,

@@ -45,10 +45,17 @@ class KeptWorkers:
         else:
             self._held = loader, stream, settings
 
+    def end_unless(self, settings: Settings) -> None:
+        """Ends what is held unless it is the loader that ``settings`` describe, and all its workers live."""
+        if self._held is not None:
+            _, stream, held = self._held
+            if _loader_knobs(held) != _loader_knobs(settings) or not stream.workers_live:
+                self.end()
+
     def take(self, settings: Settings) -> tuple[DataLoader[Any], BatchStream] | None:
         """The loader held, if it is the one that ``settings`` describe; any other is ended."""
-        if self._held is None or _loader_knobs(self._held[2]) != _loader_knobs(settings):
-            self.end()
+        self.end_unless(settings)
+        if self._held is None:
             return None
         (loader, stream, _), self._held = self._held, None
         return loader, stream

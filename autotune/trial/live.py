@@ -122,6 +122,7 @@ class LiveBuilder:
             seed: Seeds the order of the samples and random layers.
             observer: Makes an optimizer that looks at unclipped gradients, in place of the task's.
         """
+        self._kept.end_unless(settings)  # before there is a second model beside their batches
         torch.manual_seed(seed)
         model, step = self.trainer(settings, observer=observer)
         try:

@@ -85,6 +85,11 @@ class BatchStream:
         workers = getattr(self._batches, "_workers", ())  # torch has no public name for them
         return tuple(worker.pid for worker in workers if worker.pid is not None)
 
+    @property
+    def workers_live(self) -> bool:
+        """Whether none of them has ended."""
+        return all(worker.is_alive() for worker in getattr(self._batches, "_workers", ()))
+
     def close(self) -> None:
         """Lets go of the running pass (and with it of the workers that are not persistent)."""
         self._batches = None

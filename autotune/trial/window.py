@@ -125,9 +125,10 @@ def warm_up(
 
 
 def _far_below(step: Chunk, cut_below_samples_per_s: float | None) -> bool:
-    if cut_below_samples_per_s is None or step.seconds < _TELLING_STEP_S:
+    own_s = step.seconds - step.waited_s
+    if cut_below_samples_per_s is None or own_s < _TELLING_STEP_S:
         return False
-    return step.rows < _ONE_STEP_SHARE * cut_below_samples_per_s * (step.seconds - step.waited_s)
+    return step.rows < _ONE_STEP_SHARE * cut_below_samples_per_s * own_s
 
 
 def _ready(stock: int, workers: int | None, own_s: list[float]) -> int:

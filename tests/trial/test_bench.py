@@ -141,6 +141,37 @@ def test_workers_end_before_anything_else_begins(bench: Any, kind: Any, knobs: d
     assert len(_workers()) == left
 
 
+def test_workers_that_died_meanwhile_are_not_handed_on(bench: Any) -> None:
+    """The next setting starts its own, and is not blamed for theirs."""
+    one = bench(Net(), _dataset(100_000))
+    one.run(_probe(batch_size=8, num_workers=2))
+    held = one._parts[0]._kept._held[1]._batches
+    torch.utils.data._utils.signal_handling._remove_worker_pids(id(held))  # else torch raises at once, wherever this is
+    held._worker_pids_set = False
+    for worker in torch.multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    given = _measured(one.run(_probe(batch_size=8, num_workers=2, gradient_accumulation_steps=2)))
+    assert given.start_s > 0
+    assert given.earlier_start_s == 0
+
+
+def test_the_last_trials_workers_are_gone_before_another_model_is_built(bench: Any, monkeypatch: Any) -> None:
+    """Their batches do not lie beside it, and they do not stay where it cannot be built."""
+    one = bench(Net(), _dataset(100_000))
+    one.run(_probe(batch_size=8, num_workers=2))
+    builder, seen = one._parts[0], []
+
+    def fails(*arguments: Any, **more: Any) -> Any:
+        seen.append(len(_workers()))
+        raise ValueError("no model")
+
+    monkeypatch.setattr(type(builder), "trainer", fails)
+    assert isinstance(one.run(_probe(batch_size=8)), Rejected)
+    assert isinstance(one.run(_probe(batch_size=8, num_workers=2)), Rejected)
+    assert seen == [0, 0]
+
+
 def test_workers_of_a_trial_that_failed_are_not_kept(bench: Any) -> None:
     """The next trial starts its own."""
     one = bench(Net(limit=8), _dataset())

@@ -105,12 +105,12 @@ def test_no_rate_is_cut_by_its_first_steps_of_milliseconds(slow: int, cut: bool)
     assert (sum(chunk.seconds for chunk in window.chunks) < 0.6) is cut
 
 
-@pytest.mark.parametrize(("slow_s", "hopeless"), [(0.05, False), (0.5, True)])
-def test_one_slow_step_says_something_only_where_it_is_long(slow_s: float, hopeless: bool) -> None:
-    """A hiccup of 50 ms in the second step is not taken for the speed of the setting."""
+@pytest.mark.parametrize(("slow_s", "wait_s", "hopeless"), [(0.05, 0.0, False), (0.05, 0.2, False), (0.5, 0.0, True)])
+def test_one_slow_step_says_something_only_where_it_is_long(slow_s: float, wait_s: float, hopeless: bool) -> None:
+    """A hiccup of 50 ms in the second step is not taken for the speed of the setting, whatever it waited for data."""
     clock = FakeClock()
     step = _steps(clock, itertools.chain([0.002, slow_s], itertools.repeat(0.002)))
-    stream = _stream(FakeLoader(clock, batches=100, rows=1))
+    stream = _stream(FakeLoader(clock, batches=100, rows=1, wait_s=wait_s))
     seen = warm_up(stream, step, lambda r: r, stock=0, least=3, clock=clock, cut_below_samples_per_s=400)
     assert (seen.hopeless is not None) is hopeless
     assert seen.batches == (2 if hopeless else 3)
