@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
-from autotune.measurement import DataCosts, Measured
+from autotune.measurement import DataCosts, Measured, Outcome
 from autotune.planner.moves import Move, Moves, Search, batch_times, gained
 from autotune.settings import Settings
 from autotune.space import allowed_part
@@ -17,6 +17,8 @@ __all__ = ["compile_last", "group_lengths", "local_moves", "playoff", "rescue", 
 _COMPILE_TIMES = {"reduce-overhead": 1.2, "max-autotune-no-cudagraphs": 2.0}
 _MOST_LOOKS, _IN_PLAYOFF = 5, 4
 _LAUNCH_BOUND_SHARE = 0.7  # of the rate that half the batch keeps: 1/2 where launching is all, 1 where it is nothing
+_MORE_LOOKS = 2  # of three the one in the middle counts
+_CLOSE = 0.1  # one look at each of two settings may be off by as much
 _FLAGS = ("channels_last", "optimizer_implementation", "precision", "cudnn_benchmark")
 
 
@@ -90,16 +92,29 @@ def compile_last(search: Search) -> Moves:
         if search.left_s() < search.pace.compile_least_s or search.compile_cap_s() < _compile_cost_s(search, mode):
             return
         start = search.best
-        outcome = yield Move(
-            start.settings.replace(compile_mode=mode, compile_scope="model"), cap_s=search.compile_cap_s()
-        )
-        if gained(outcome, start.samples_per_s, search.pace.accept_gain) or start.settings.compile_mode is not None:
+        won = yield from _compiled(search, start, mode, "model")
+        if won or start.settings.compile_mode is not None:
             continue
         if mode == "default" and "blocks" in search.candidates.values.get("compile_scope", ()):
-            blocks = start.settings.replace(compile_mode=mode, compile_scope="blocks")
-            outcome = yield Move(blocks, cap_s=search.compile_cap_s())
-        if not gained(outcome, start.samples_per_s, search.pace.accept_gain):
+            won = yield from _compiled(search, start, mode, "blocks")
+        if not won:
             return
+
+
+def _compiled(search: Search, start: Measured, mode: str, scope: str) -> Generator[Move, Outcome | None, bool]:
+    """Whether ``start`` gains by compiling; where it is close, both are looked at again: most of the price is paid."""
+    settings = start.settings.replace(compile_mode=mode, compile_scope=scope)
+    outcome = yield Move(settings, cap_s=search.compile_cap_s())
+    if gained(outcome, start.samples_per_s, search.pace.accept_gain):
+        return True
+    if not gained(outcome, start.samples_per_s, -_CLOSE):
+        return False
+    for _ in range(_MORE_LOOKS):
+        for again in (settings, start.settings):
+            yield Move(again, again=True)
+        if search.best.settings == settings:
+            return True
+    return False
 
 
 def local_moves(search: Search) -> Moves:
