@@ -225,6 +225,21 @@ def test_an_answer_taken_among_others_is_served_with_that_word(call: Call, searc
     assert searches.count == 1
 
 
+def test_a_win_among_others_goes_before_an_older_baseline_that_was_kept(call: Call, searches: Searches) -> None:
+    """Nobody noted what that one was measured beside."""
+    won = call()
+    retuned = as_retuned(searches, won)
+    own = dataclasses.replace(retuned, rules=_rules(searches))
+    searches.ratios = (1.0, 1.01, 1.0, 1.01, 1.0)
+    kept = call(cache=False)
+    document = won.to_json()
+    document["evidence"]["speedup"]["others_cores"] = 2.0
+    searches.store.put(retuned, kept.to_json(), request=own.rules, time_budget_s=500.0)
+    searches.store.put(own, document, time_budget_s=500.0)
+    assert kept.evidence.kept_baseline
+    assert call().settings == won.settings != kept.settings
+
+
 def _rules(searches: Searches) -> str:
     """The digest of the last call's request."""
     entry = next(one for one in searches.store.read().entries if not one.key.rules)
@@ -248,6 +263,7 @@ def test_an_answer_that_is_not_stored_says_why(
     said = [text for text in call().evidence.warnings if "was not stored" in text]
     assert len(said) == 1
     assert why in said[0]
+    assert "the next start tunes again" in said[0]
     assert not any("was not stored" in text for text in call(cache=False).evidence.warnings)
 
 

@@ -120,7 +120,9 @@ class Cache:
         if self.store is None:
             return self._with_notes(tuned)
         if unsettled is not None:
-            self.notes.append(f"The answer was not stored, and the next start tunes again: {unsettled}.")
+            tunes = self.mode == "tune" and self.call.storage is None
+            then = "the next start tunes again" if tunes else "what was stored before stays"
+            self.notes.append(f"The answer was not stored, and {then}: {unsettled}.")
             return self._with_notes(tuned)
         try:
             self.store.put(self.key, tuned.to_json(), why="autotune()", time_budget_s=float(self.call.time_budget_s))
@@ -146,7 +148,7 @@ class Cache:
         found = answers(self.store, self.key, faults)
         self.notes += [f"The stored answer cannot be read: {fault}" for fault in dict.fromkeys(faults)]
         for answer in found:
-            refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run)
+            refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run, share=len(found))
             if refusal is None:
                 return self._renewed(answer)
             self.notes.append(f"The stored answer of {answer.saved[:10]} was not used: {refusal}.")
@@ -162,8 +164,9 @@ class Cache:
                 return f"that nothing is faster is looked at again after {BASELINE_HOLDS.days} days"
         return self.candidates.refusal(stored.settings)
 
-    def _unsafe(self, answer: Answer, run: Callable[[Probe], Outcome]) -> str | None:
-        outcome = safe_step(run, answer.config.settings, deadline_s=_STEP_DEADLINE_S, seed=self.call.seed)
+    def _unsafe(self, answer: Answer, run: Callable[[Probe], Outcome], *, share: int) -> str | None:
+        deadline_s = _STEP_DEADLINE_S / share  # of all that may be tried
+        outcome = safe_step(run, answer.config.settings, deadline_s=deadline_s, seed=self.call.seed)
         why = unsafe_because(outcome, self.hardware, self.candidates.limits, self.call.memory_margin)
         if why is not None:
             self.unsafe.append(answer.key)

@@ -57,7 +57,8 @@ def answers(store: Profiles, key: Key, faults: list[str]) -> list[Answer]:
         faults: Takes what could not be read.
 
     Returns:
-        Those measured with the machine to itself first, then the latest.
+        Wins measured with the machine to itself first, then the latest; a kept baseline is the first where it is the
+        latest, since what it was measured beside is not known.
     """
     found = []
     for one in (key, dataclasses.replace(key, rules="")):
@@ -71,7 +72,9 @@ def answers(store: Profiles, key: Key, faults: list[str]) -> list[Answer]:
             continue
         found.append(Answer(config=config, result=entry.results[0], key=one, among=among_others(config)))
     found.sort(key=lambda answer: answer.saved, reverse=True)
-    return sorted(found, key=lambda answer: answer.among is not None)
+    latest = found[0] if found else None
+    kept = [one for one in found if one.config.evidence.kept_baseline and one is not latest]
+    return sorted(found, key=lambda answer: answer.among is not None or answer in kept)
 
 
 def start_from(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,8 @@ def _source(spec: str, out: str | None) -> TaskSource:
     from autotune.export import TaskSource
 
     folder, module, function = task_source(spec)
-    if out is not None and Path(out).resolve() == Path(folder, f"{module}.py"):
+    file = getattr(sys.modules.get(module), "__file__", None)  # it was imported to load the task
+    if out is not None and file is not None and Path(out).resolve() == Path(file).resolve():
         raise SettingsError(f"--out {out!r} is the task's own file.", "Name another.")
     return TaskSource(folder=folder, module=module, function=function)
 

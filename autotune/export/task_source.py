@@ -184,7 +184,7 @@ def imports_of(module: str, package: str) -> list[str]:
         package: Such as ``autotune``.
     """
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or not Path(file).is_file():
+    if file is None or Path(file).suffix != ".py" or not Path(file).is_file():
         return []
     found: list[str] = []
     for node in ast.walk(ast.parse(Path(file).read_bytes())):

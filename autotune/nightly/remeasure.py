@@ -47,7 +47,7 @@ def remeasured(stored: TunedConfig, race: RaceResult, *, hardware: Hardware, now
         speedup_same_batch=speedup if same else before.speedup_same_batch,
         samples_per_s=statistics.median(race.candidate_samples_per_s),
         baseline_samples_per_s=statistics.median(race.baseline_samples_per_s),
-        warnings=without_doubts(before.warnings),
+        warnings=without_doubts(before.warnings) if same else before.warnings,
         created=when,
     )
     return dataclasses.replace(stored, hardware=hardware, evidence=evidence)

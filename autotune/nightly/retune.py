@@ -16,7 +16,7 @@ from autotune.api.request import request_of
 from autotune.config import TunedConfig
 from autotune.config.entries import Entry, Match, matches
 from autotune.config.file import NewerConfigError
-from autotune.config.shared_machine import OTHERS_CORES
+from autotune.config.shared_machine import OTHERS_CORES, among_others
 from autotune.errors import BusyError, ConfigError
 from autotune.nightly.check import Check, Race, check
 from autotune.nightly.here import Here, device_lock, opened, others_at_work
@@ -166,6 +166,8 @@ class _Retune:
             return True
         if checked.stored_among is not None and checked.verdict == "valid":
             return checked.race is None or not checked.race.wins  # without the others, it is not proven any more
+        if checked.stored_among is not None and checked.verdict == "undecided":
+            return checked.race is not None and checked.race.undecided is None
         evidence = self.stored.evidence if self.stored is not None else None
         return evidence is not None and evidence.kept_baseline and self._is_old(evidence.created)
 
@@ -213,7 +215,7 @@ class _Retune:
 
     def _compare(self, stored: TunedConfig, new: TunedConfig) -> Retuned:
         if new.settings == stored.settings:
-            return self._ended("kept", "The study found the stored settings again.", new=new)
+            return self._found_again(stored, new)
         with self.seams.opened(self.task) as here:
             unsafe = self.checked is not None and self.checked.verdict == "unsafe"
             gate = None if unsafe else self._raced(stored.settings, new.settings, here, LEAST_GAIN)
@@ -228,6 +230,15 @@ class _Retune:
         config = new if self.rules.allow_batch_change else self._held(stored, new, proof)
         reason = self.checked.reason if self.checked is not None else ""
         return self._written(config, "rewritten", reason, gain=gate)
+
+    def _found_again(self, stored: TunedConfig, new: TunedConfig) -> Retuned:
+        """Written where the stored figures were in doubt for others' use of the machine, and these are not."""
+        doubted = self.checked is not None and self.checked.stored_among is not None
+        proven = not new.evidence.kept_baseline and among_others(new) is None and new.baseline == stored.baseline
+        if doubted and proven:
+            reason = "The study found the stored settings again, with the machine to itself."
+            return self._written(self._held(stored, new), "remeasured", reason)
+        return self._ended("kept", "The study found the stored settings again.", new=new)
 
     def _raced(self, old: Settings, new: Settings, here: Here, margin: float) -> RaceResult:
         (result,) = self.seams.race(

@@ -97,6 +97,22 @@ def test_with_the_task_model_data_and_loss_come_from_its_file(
     assert "the task's own file" in capsys.readouterr().err
 
 
+def test_a_script_is_not_written_over_a_task_that_was_named_as_a_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in a package its file lies."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "exported_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(_TASK)
+    arguments = ["export", str(SAVED), "--to", "plain", "--task", "exported_package.train:make"]
+    assert main([*arguments, "--out", "exported_package/train.py"]) == 2
+    assert "the task's own file" in capsys.readouterr().err
+    assert (package / "train.py").read_text() == _TASK
+
+
 _TASK = """
 import torch
 from torch import nn

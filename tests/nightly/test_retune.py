@@ -212,6 +212,38 @@ def test_a_win_among_others_that_is_none_without_them_leads_to_a_study(world: An
     assert (ended.outcome, ended.verdict) == ("rewritten", "valid")
 
 
+def test_a_win_among_others_that_is_not_decided_without_them_leads_to_a_study(world: Any, store: Profiles) -> None:
+    """The weaker the proof, the more there is to do."""
+    put(store, world, speedup=AMONG)
+    world.noise = 0.01
+    world.rates |= {STORED: 100.5, BETTER: 130.0}
+    world.answer = BETTER
+    ended = go(world, store)
+    assert (ended.outcome, ended.verdict) == ("rewritten", "undecided")
+
+
+def test_a_study_that_finds_a_doubted_win_again_ends_the_doubt(world: Any, store: Profiles) -> None:
+    """Its figures are written, and the next night has nothing to study."""
+    put(store, world, speedup=AMONG)
+    world.noise = 0.001
+    world.rates[STORED] = 102.0
+    ended = go(world, store)
+    assert (ended.outcome, len(world.tuned)) == ("remeasured", 1)
+    assert in_force(store, world)["evidence"]["speedup"]["median"] == pytest.approx(1.02)
+    assert go(world, store).outcome == "unchanged"
+    assert len(world.tuned) == 1
+
+
+def test_figures_of_the_same_batch_that_were_not_taken_again_keep_their_doubt(world: Any, store: Profiles) -> None:
+    """Only those of the settings themselves are new where these change the batch."""
+    larger = STORED.replace(batch_size=64)
+    world.rates[larger] = 150.0
+    doubt = "Other processes used up to 2.0 cores during the race: x"
+    put(store, world, larger, speedup=AMONG, warnings=(doubt,))
+    assert go(world, store).outcome == "remeasured"
+    assert in_force(store, world)["evidence"]["warnings"] == [doubt]
+
+
 def test_the_request_stands_beside_the_result(world: Any, store: Profiles) -> None:
     """So that a call which asks the same can take it, and one that asks something else does not; it stays when only
     figures are renewed."""
