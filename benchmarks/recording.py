@@ -117,17 +117,12 @@ def _row(point: Point) -> dict[str, Any]:
         "samples_per_s": [one.samples_per_s for one in measured] if len(measured) == len(point.outcomes) else [],
         "peak_ram_bytes": max(ram, default=None),
         "peak_accelerator_bytes": max(device, default=None),
-        "cost_s": statistics.fmean(map(_cost_s, point.outcomes)),
+        "cost_s": statistics.fmean(one.cost_s for one in point.outcomes),
         "start_s": _mean(max(0.0, one.cost_s - one.warmup_s - _window_s(one)) for one in measured),
-        "first_batch_s": _mean(one.start_s + one.earlier_start_s for one in measured),
+        "first_batch_s": _mean(one.start_s for one in measured),
         "warmup_s": _mean(one.warmup_s - one.start_s for one in measured),
         "data_wait_share": _mean(waits) if waits else None,
     }
-
-
-def _cost_s(outcome: Outcome) -> float:
-    """As if no trial had found the last one's workers alive: a replay may come to this point from any other."""
-    return outcome.cost_s + (outcome.earlier_start_s if isinstance(outcome, Measured) else 0.0)
 
 
 def _pass(outcome: Outcome) -> dict[str, Any]:

@@ -129,8 +129,6 @@ class Measured:
     """Extra seconds each new epoch costs (worker start or first batch latency) that the chunks do not hold."""
     start_s: float = 0.0
     """Building the objects and getting the first batch."""
-    earlier_start_s: float = 0.0
-    """The same in an earlier trial whose workers this one was given; 0 where it started its own."""
     warmup_s: float = 0.0
     cost_s: float = 0.0
     """Wall time of the whole trial, as the parent saw it."""

@@ -90,7 +90,7 @@ def _least_s(pace: Pace, entries: Sequence[Measured]) -> float:
 
 def _start_s(measured: Measured, pace: Pace) -> float:
     """From nothing to the first timed lap, a shortest untimed one included."""
-    seconds = measured.cost_s + measured.earlier_start_s - math.fsum(chunk.seconds for chunk in measured.chunks)
+    seconds = measured.cost_s - math.fsum(chunk.seconds for chunk in measured.chunks)
     if measured.settings.compile_mode is not None:
         seconds = min(seconds, _AGAIN_SHARE * seconds + pace.compiled_start_s)
     return max(seconds, 0.0) + _lap_s(measured, _SHORT_LAP_S)

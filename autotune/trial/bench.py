@@ -136,15 +136,11 @@ class Bench:
         """Ends all workers and gives back what is held."""
         if self._residents is not None:
             self._residents.clear()
-        if self._builder is not None:
-            self._builder.end_kept_workers()
         self._models.clear()
         self._batches.clear()
         free_memory(self._device)
 
     def _answer(self, probe: Probe) -> Measured:
-        if probe.kind != "joint":
-            self._parts[0].end_kept_workers()
         match probe.kind:
             case "joint":
                 return self._joint(probe)
@@ -164,7 +160,7 @@ class Bench:
 
     def _joint(self, probe: Probe) -> Measured:
         self._parts[1].clear()
-        with self._parts[0].lent(probe.settings, probe.seed, keep_workers=True) as live:
+        with self._parts[0].lent(probe.settings, probe.seed) as live:
             self._phase = "compile" if probe.settings.compile_mode else "step"
             return run_joint(live, probe, epoch_rows=self._epoch_rows, clock=self._clock)
 
@@ -177,7 +173,7 @@ class Bench:
         builder, residents = self._parts
         residents.clear()
         loader = builder.loader(probe.settings, probe.seed)
-        stream = BatchStream(loader, clock=self._clock)
+        stream = BatchStream(loader, on_epoch_end=lambda: None, clock=self._clock)
         try:
             return run_loading(stream, probe, epoch_rows=self._epoch_rows, clock=self._clock)
         finally:

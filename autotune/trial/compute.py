@@ -67,8 +67,7 @@ def run_compute(
     begin = clock()
     memory = DeviceMemory(step.device)
     accumulation = probe.settings.gradient_accumulation_steps
-    stream = BatchStream(batches, clock=clock)
-    stream.begin(on_epoch_end=step.flush)
+    stream = BatchStream(batches, on_epoch_end=step.flush, clock=clock)
     rows = RowCounter(probe.settings.batch_size)
     steps = None if probe.steps is None else max(probe.steps, -(-batches.different // accumulation))
     warm_steps = 1 if steps is None else min(1, steps - 1)

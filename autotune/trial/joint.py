@@ -54,7 +54,7 @@ def run_joint(
     resident.start()
     settings = live.settings
     group = _group(live)
-    was_started = live.started or live.kept_workers
+    was_started = live.started
     if not live.warm:
         seen = _warm_up(live, probe, begin, clock)
         if seen.hopeless is not None:
@@ -73,8 +73,7 @@ def run_joint(
         stock_rows=window.stock_rows,
         epoch_rows=epoch_rows,
         epoch_turn_s=epoch_turn_s(window, latency_s=_latency_s(live)),
-        start_s=0.0 if was_started else _workers_start_s(live),
-        earlier_start_s=_workers_start_s(live) if live.kept_workers else 0.0,
+        start_s=0.0 if was_started else live.stream.workers_start_s + live.stream.first_batch_s,
         warmup_s=warm - begin,
         steps=live.stream.batches // settings.gradient_accumulation_steps,
         largest_batch_rows=window.largest_batch_rows,
@@ -138,8 +137,7 @@ def _hopeless(live: Live, probe: Probe, seen: Taken, warmup_s: float) -> Measure
         kind=probe.kind,
         settings=live.settings,
         chunks=(seen.hopeless,) if seen.hopeless else (),
-        start_s=0.0 if live.kept_workers else _workers_start_s(live),
-        earlier_start_s=_workers_start_s(live) if live.kept_workers else 0.0,
+        start_s=live.stream.workers_start_s + live.stream.first_batch_s,
         warmup_s=warmup_s,
         steps=live.stream.batches // live.settings.gradient_accumulation_steps,
         largest_batch_rows=seen.largest,
@@ -188,11 +186,7 @@ def _latency_s(live: Live) -> float:
         return 0.0  # loading is part of every step
     if settings.persistent_workers:
         return stream.first_batch_s
-    return _workers_start_s(live)
-
-
-def _workers_start_s(live: Live) -> float:
-    return live.stream.workers_start_s + live.stream.first_batch_s
+    return stream.workers_start_s + stream.first_batch_s
 
 
 def _reset_peak(device: torch.device) -> None:

@@ -25,7 +25,6 @@ from autotune.task.rows import RowCounter
 from autotune.task.worker_state import shared_states
 from autotune.trial.compiled import CompiledState
 from autotune.trial.indices import ContinuedSampler
-from autotune.trial.kept_workers import KeptWorkers
 from autotune.trial.models import ModelPool
 from autotune.trial.stream import BatchStream
 
@@ -42,8 +41,6 @@ class Live:
     step: TrainStep
     stream: BatchStream
     rows: RowCounter
-    kept_workers: bool = False
-    """Its workers are an earlier trial's: their stock is full."""
     warm: bool = False
     """In its steady state: no stock of batches flatters it."""
     starved: bool = False
@@ -92,7 +89,6 @@ class LiveBuilder:
         self._lengths = lengths
         self._fresh_data, self._unread = fresh_data, None if fresh_data else data
         self._samples_read = 0
-        self._kept = KeptWorkers(self.end_loader)
         self._compiled = CompiledState()
 
     def loader(self, settings: Settings, seed: int) -> DataLoader[Any]:
@@ -122,16 +118,14 @@ class LiveBuilder:
             seed: Seeds the order of the samples and random layers.
             observer: Makes an optimizer that looks at unclipped gradients, in place of the task's.
         """
-        self._kept.end_unless(settings)  # before there is a second model beside their batches
         torch.manual_seed(seed)
         model, step = self.trainer(settings, observer=observer)
         try:
-            kept = self._kept.take(settings)
-            loader, stream = kept or self._stream(settings, seed)
+            loader = self.loader(settings, seed)
         except BaseException:
             self._models.failed(model, settings)
             raise
-        stream.begin(on_epoch_end=step.flush)
+        stream = BatchStream(loader, on_epoch_end=step.flush, clock=self._clock)
         return Live(
             settings=settings,
             model=model,
@@ -139,12 +133,7 @@ class LiveBuilder:
             step=step,
             stream=stream,
             rows=RowCounter(settings.batch_size),
-            kept_workers=kept is not None,
         )
-
-    def _stream(self, settings: Settings, seed: int) -> tuple[DataLoader[Any], BatchStream]:
-        loader = self.loader(settings, seed)
-        return loader, BatchStream(loader, clock=self._clock)
 
     def trainer(
         self, settings: Settings, *, observer: Callable[[nn.Module], Optimizer] | None = None
@@ -174,25 +163,20 @@ class LiveBuilder:
 
     @contextmanager
     def lent(
-        self,
-        settings: Settings,
-        seed: int,
-        *,
-        observer: Callable[[nn.Module], Optimizer] | None = None,
-        keep_workers: bool = False,
+        self, settings: Settings, seed: int, *, observer: Callable[[nn.Module], Optimizer] | None = None
     ) -> Iterator[Live]:
-        """Live objects for one use: their model is kept for the next, unless the use failed; workers if so wanted."""
+        """Live objects for one use: their model is kept for the next, unless the use failed."""
         live = self.build(settings, seed, observer=observer)
         try:
             yield live
         except BaseException:
             self.discard(live)
             raise
-        self.give_back(live, keep_workers=keep_workers)
+        self.give_back(live)
 
-    def give_back(self, live: Live, *, keep_workers: bool = False) -> None:
-        """Closes ``live`` after use and keeps its model for the next, and its workers if so wanted."""
-        (self._kept.keep if keep_workers else self.end_loader)(live.loader, live.stream, live.settings)
+    def give_back(self, live: Live) -> None:
+        """Closes ``live`` after use and keeps its model for the next."""
+        self.end_loader(live.loader, live.stream, live.settings)
         self._models.give_back(live.model, live.settings)
 
     def discard(self, live: Live) -> None:
@@ -200,15 +184,11 @@ class LiveBuilder:
         self.end_loader(live.loader, live.stream, live.settings)
         self._models.failed(live.model, live.settings)
 
-    def end_kept_workers(self) -> None:
-        """Ends the workers that wait for the next trial."""
-        self._kept.end()
-
     def end_loader(self, loader: DataLoader[Any], stream: BatchStream, settings: Settings) -> None:
         """Ends the workers and notes how far the data was read."""
         _end_workers(loader, stream)
         ahead = settings.num_workers * (settings.prefetch_factor or 0)
-        self._samples_read += (stream.batches_in_all + ahead) * (settings.batch_size or 1)
+        self._samples_read += (stream.batches + ahead) * (settings.batch_size or 1)
 
     def _sampler(self, seed: int) -> Sampler[int] | None:
         data = self._data

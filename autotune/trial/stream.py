@@ -19,34 +19,21 @@ class BatchStream:
 
     Args:
         loader: What is iterated; each pass is an epoch.
+        on_epoch_end: Called when a pass ends, as the user's loop would (``TrainStep.flush``).
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, loader: Iterable[Any], *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loader: Iterable[Any], *, on_epoch_end: Callable[[], object], clock: Callable[[], float]
+    ) -> None:
         self._loader = loader
-        self._on_epoch_end: Callable[[], object] = lambda: None
+        self._on_epoch_end = on_epoch_end
         self._clock = clock
         self._batches: Iterator[Any] | None = None
         self.epoch_ends = 0
         self.batches = 0
-        self._batches_before = 0
         self.workers_start_s = 0.0
         self.first_batch_s = 0.0
-
-    def begin(self, *, on_epoch_end: Callable[[], object]) -> None:
-        """Someone new takes the batches: they are counted anew, wherever in the pass this is.
-
-        Args:
-            on_epoch_end: Called when a pass ends, as the user's loop would (``TrainStep.flush``).
-        """
-        self._on_epoch_end = on_epoch_end
-        self._batches_before += self.batches
-        self.batches = 0
-
-    @property
-    def batches_in_all(self) -> int:
-        """Batches taken by all who ever did."""
-        return self._batches_before + self.batches
 
     def take(self) -> tuple[Any, float]:
         """The next batch and the seconds spent waiting for it.
@@ -84,11 +71,6 @@ class BatchStream:
         """The loader's worker processes of the running pass."""
         workers = getattr(self._batches, "_workers", ())  # torch has no public name for them
         return tuple(worker.pid for worker in workers if worker.pid is not None)
-
-    @property
-    def workers_live(self) -> bool:
-        """Whether none of them has ended."""
-        return all(worker.is_alive() for worker in getattr(self._batches, "_workers", ()))
 
     def close(self) -> None:
         """Lets go of the running pass (and with it of the workers that are not persistent)."""

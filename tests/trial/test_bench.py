@@ -89,105 +89,14 @@ def test_a_joint_trial_takes_real_steps_of_the_size_it_reports(bench: Any) -> No
 
 
 def test_a_joint_trial_with_workers_measures_whole_rounds(bench: Any) -> None:
-    """Two workers: every raw sample holds two batches, and no worker is left when the bench is closed.
+    """Two workers: every raw sample holds two batches, and no worker is left.
 
     Report: ultralytics/ultralytics#25024.
     """
-    one = bench(Net(), _dataset(4096))
-    outcome = _measured(one.run(_probe(batch_size=4, num_workers=2)))
+    outcome = _measured(bench(Net(), _dataset(4096)).run(_probe(batch_size=4, num_workers=2)))
     assert {chunk.rows for chunk in outcome.chunks} == {8}
     assert outcome.epoch_turn_s > 0
-    one.close()
     assert not torch.multiprocessing.active_children()
-
-
-def _workers() -> set[int | None]:
-    return {child.pid for child in torch.multiprocessing.active_children()}
-
-
-def test_a_trial_with_the_loader_of_the_last_one_is_given_its_workers(bench: Any) -> None:
-    """What the workers' start took once is not paid again, is still known, and is part of an epoch's turn."""
-    one = bench(Net(), _dataset(100_000))
-    started = _measured(one.run(_probe(batch_size=8, num_workers=2)))
-    workers = _workers()
-    given = _measured(one.run(_probe(batch_size=8, num_workers=2, gradient_accumulation_steps=2)))
-    assert len(workers) == 2
-    assert _workers() == workers
-    assert (started.earlier_start_s, given.start_s) == (0.0, 0.0)
-    assert given.earlier_start_s == started.start_s > 0
-    assert given.epoch_turn_s == started.epoch_turn_s
-    assert given.steps < 100_000 // 16
-
-
-@pytest.mark.parametrize(
-    ("kind", "knobs", "left"),
-    [
-        ("joint", {"batch_size": 16, "num_workers": 2}, 2),
-        ("joint", {"batch_size": 8, "num_workers": 2, "prefetch_factor": 4}, 2),
-        ("joint", {"batch_size": 8}, 0),
-        ("compute", {"batch_size": 8, "num_workers": 2}, 0),
-        ("loader", {"batch_size": 8, "num_workers": 2}, 0),
-        ("numerics", {"batch_size": 8, "num_workers": 2, "precision": "bf16-mixed"}, 0),
-        ("lap", {"batch_size": 8, "num_workers": 2}, 2),
-    ],
-)
-def test_workers_end_before_anything_else_begins(bench: Any, kind: Any, knobs: dict[str, Any], left: int) -> None:
-    """No trial shares the cores with workers that are not its own."""
-    one = bench(Net(), _dataset(100_000))
-    one.run(_probe(batch_size=8, num_workers=2))
-    workers = _workers()
-    _measured(one.run(_probe(kind, **knobs)))
-    assert not _workers() & workers
-    assert len(_workers()) == left
-
-
-def test_workers_that_died_meanwhile_are_not_handed_on(bench: Any) -> None:
-    """The next setting starts its own, and is not blamed for theirs."""
-    one = bench(Net(), _dataset(100_000))
-    one.run(_probe(batch_size=8, num_workers=2))
-    held = one._parts[0]._kept._held[1]._batches
-    torch.utils.data._utils.signal_handling._remove_worker_pids(id(held))  # else torch raises at once, wherever this is
-    held._worker_pids_set = False
-    for worker in torch.multiprocessing.active_children():
-        worker.kill()
-        worker.join()
-    given = _measured(one.run(_probe(batch_size=8, num_workers=2, gradient_accumulation_steps=2)))
-    assert given.start_s > 0
-    assert given.earlier_start_s == 0
-
-
-def test_the_last_trials_workers_are_gone_before_another_model_is_built(bench: Any, monkeypatch: Any) -> None:
-    """Their batches do not lie beside it, and they do not stay where it cannot be built."""
-    one = bench(Net(), _dataset(100_000))
-    one.run(_probe(batch_size=8, num_workers=2))
-    builder, seen = one._parts[0], []
-
-    def fails(*arguments: Any, **more: Any) -> Any:
-        seen.append(len(_workers()))
-        raise ValueError("no model")
-
-    monkeypatch.setattr(type(builder), "trainer", fails)
-    assert isinstance(one.run(_probe(batch_size=8)), Rejected)
-    assert isinstance(one.run(_probe(batch_size=8, num_workers=2)), Rejected)
-    assert seen == [0, 0]
-
-
-def test_workers_of_a_trial_that_failed_are_not_kept(bench: Any) -> None:
-    """The next trial starts its own."""
-    one = bench(Net(limit=8), _dataset())
-    assert isinstance(one.run(_probe(batch_size=16, num_workers=1)), OutOfMemory)
-    assert not torch.multiprocessing.active_children()
-
-
-def test_samples_go_on_where_kept_workers_stopped(bench: Any) -> None:
-    """A trial with other workers reads what came after all that earlier trials took or had loaded."""
-    one = bench(Net(), _dataset(100_000))
-    for accumulation in (1, 2):
-        one.run(_probe(batch_size=8, num_workers=1, gradient_accumulation_steps=accumulation))
-    read = one._parts[0]
-    taken = read._kept._held[1].batches_in_all
-    one.run(_probe(batch_size=8))
-    assert read._samples_read >= 8 * (taken + 2)
 
 
 def test_trials_start_from_the_same_weights(bench: Any) -> None:

@@ -45,9 +45,7 @@ class FakeLoader:
 
 def _stream(loader: FakeLoader, ends: list[int] | None = None) -> BatchStream:
     ends = ends if ends is not None else []
-    stream = BatchStream(loader, clock=loader.clock)
-    stream.begin(on_epoch_end=lambda: ends.append(1))
-    return stream
+    return BatchStream(loader, on_epoch_end=lambda: ends.append(1), clock=loader.clock)
 
 
 def _step(clock: FakeClock, seconds: float):
@@ -209,7 +207,7 @@ class StockedStream(BatchStream):
     """Whose workers load a batch in ``load_s`` each, beside the training, and had some ready."""
 
     def __init__(self, clock: FakeClock, *, stock: int, load_s: float) -> None:
-        super().__init__(FakeLoader(clock, batches=10_000, rows=4), clock=clock)
+        super().__init__(FakeLoader(clock, batches=10_000, rows=4), on_epoch_end=lambda: None, clock=clock)
         self._now, self._stock, self._load_s, self._began = clock, stock, load_s, clock()
 
     def ready(self) -> int:
