@@ -176,7 +176,7 @@ class Facts:
         """
         names = {item.name for item in dataclasses.fields(cls)}
         if isinstance(data, Mapping):
-            data = {**_OPTIONAL, **data}
+            data = {**_OPTIONAL, "fingerprint_parts": {}, **data}
         if not isinstance(data, Mapping) or set(data) != names:
             odd = sorted(names ^ set(data)) if isinstance(data, Mapping) else [type(data).__name__]
             raise ConfigError(f"The facts of a task do not have the fields they must have: {', '.join(odd)}.", "")
@@ -186,10 +186,7 @@ class Facts:
         return cls(**fields)
 
 
-_OPTIONAL = {
-    **{item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING},
-    "fingerprint_parts": {},
-}
+_OPTIONAL = {item.name: item.default for item in dataclasses.fields(Facts) if item.default is not dataclasses.MISSING}
 
 
 def _untrained(task: Task, spec: OptimizerSpec, model: nn.Module) -> Iterator[str]:
