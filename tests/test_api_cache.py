@@ -232,8 +232,8 @@ def test_only_what_was_decided_is_settled(undecided: dict[str, Any]) -> None:
 
     def settled(races: list[RaceResult], tried: int = 9, finalists: tuple[Measured, ...] = (), **more: Any) -> bool:
         found = Found(baseline=more.pop("own", own), finalists=finalists, stopped="x")
-        why = unsettled_because(kept, found, races, tried=tried, interrupted=more.pop("interrupted", False))  # type: ignore[arg-type]
-        return why is None
+        interrupted = bool(more.pop("interrupted", False))
+        return unsettled_because(kept, found, races, tried=tried, interrupted=interrupted) is None
 
     assert settled([raced(baseline, other, LOST)])
     assert not settled([raced(baseline, other, undecided.pop("ratios", LOST), **undecided)])

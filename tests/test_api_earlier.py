@@ -18,7 +18,7 @@ from autotune import TunedConfig, autotune
 from autotune.api.request import request_of
 from autotune.api.run import Run
 from autotune.hardware import Hardware, Limits
-from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe
+from autotune.measurement import Chunk, Measured, Outcome, OutOfMemory, Probe, TimedOut
 from autotune.planner import Found
 from autotune.profiles import Key, Profiles
 from autotune.race import RaceResult
@@ -177,6 +177,23 @@ def test_what_does_not_run_here_is_no_start(call: Call, searches: Searches, monk
     monkeypatch.setattr(InProcess, "run", run)
     call()
     assert searches.earlier == [None, None]
+
+
+def test_safe_steps_of_several_answers_share_one_deadline(
+    call: Call, searches: Searches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has all of it; one that hangs leaves nothing for the next, whose time the search has."""
+    as_retuned(searches, call())
+    deadlines: list[float] = []
+
+    def run(box: InProcess, probe: Probe) -> Outcome:
+        deadlines.append(probe.deadline_s)
+        return TimedOut(kind=probe.kind, settings=probe.settings, deadline_s=probe.deadline_s, cost_s=probe.deadline_s)
+
+    monkeypatch.setattr(InProcess, "run", run)
+    call()
+    assert deadlines == [30.0]
+    assert searches.count == 2
 
 
 def test_a_retuned_answer_to_the_same_request_is_returned(call: Call, searches: Searches) -> None:

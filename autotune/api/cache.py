@@ -33,7 +33,7 @@ __all__ = ["BASELINE_HOLDS", "Cache", "unsettled_because"]
 BASELINE_HOLDS = timedelta(days=7)
 """That nothing was faster is looked at again after this: the machine was perhaps busy, the next release knows more."""
 
-_STEP_DEADLINE_S = 30.0
+_STEP_DEADLINE_S, _LEAST_STEP_S = 30.0, 1.0
 _ENOUGH_TRIED = 5  # other settings, none of which was faster: a search that ran
 _AGAIN = f"`torch-autotune retune` measures again, and so does a call with {MODE_VARIABLE}=force in the environment"
 
@@ -63,6 +63,8 @@ class Cache:
     """Why a stored answer was not used, where the search started instead, and what went wrong with the store."""
     unsafe: list[Key] = field(default_factory=list)
     """Stored answers that do not run here any more."""
+    step_left_s: float = _STEP_DEADLINE_S
+    """For the safe steps of all answers that are tried."""
 
     @classmethod
     def of(cls, call: Options, task: Task, candidates: Candidates, hardware: Hardware, mode: Mode) -> Cache:
@@ -121,7 +123,7 @@ class Cache:
             return self._with_notes(tuned)
         if unsettled is not None:
             tunes = self.mode == "tune" and self.call.storage is None
-            then = "the next start tunes again" if tunes else "what was stored before stays"
+            then = "the next start tunes again" if tunes else "the store is as it was"
             self.notes.append(f"The answer was not stored, and {then}: {unsettled}.")
             return self._with_notes(tuned)
         try:
@@ -148,7 +150,7 @@ class Cache:
         found = answers(self.store, self.key, faults)
         self.notes += [f"The stored answer cannot be read: {fault}" for fault in dict.fromkeys(faults)]
         for answer in found:
-            refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run, share=len(found))
+            refusal = self._refusal(answer.config, answer.result) or self._unsafe(answer, run)
             if refusal is None:
                 return self._renewed(answer)
             self.notes.append(f"The stored answer of {answer.saved[:10]} was not used: {refusal}.")
@@ -164,9 +166,11 @@ class Cache:
                 return f"that nothing is faster is looked at again after {BASELINE_HOLDS.days} days"
         return self.candidates.refusal(stored.settings)
 
-    def _unsafe(self, answer: Answer, run: Callable[[Probe], Outcome], *, share: int) -> str | None:
-        deadline_s = _STEP_DEADLINE_S / share  # of all that may be tried
-        outcome = safe_step(run, answer.config.settings, deadline_s=deadline_s, seed=self.call.seed)
+    def _unsafe(self, answer: Answer, run: Callable[[Probe], Outcome]) -> str | None:
+        if self.step_left_s < _LEAST_STEP_S:
+            return "another stored answer had used up the time for a safe step"
+        outcome = safe_step(run, answer.config.settings, deadline_s=self.step_left_s, seed=self.call.seed)
+        self.step_left_s -= outcome.cost_s
         why = unsafe_because(outcome, self.hardware, self.candidates.limits, self.call.memory_margin)
         if why is not None:
             self.unsafe.append(answer.key)
