@@ -76,7 +76,10 @@ def _stubs(
 
 def _told(refused: str | None, left: list[str]) -> str:
     if not left:
-        return "All of it comes from the task's file; change here what is to be otherwise."
+        return (
+            "All of it comes from the task's file, which lay in FOLDER on the machine that wrote this. What that file\n"
+            "imports has to do without autotune as well. Change here what is to be otherwise."
+        )
     why = f"Nothing was taken from the task's file: {refused}." if refused else "The rest comes from the task's file."
     lines = textwrap.wrap(f"{why} Fill in:", _WIDTH)
     for one in left:
